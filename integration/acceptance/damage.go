@@ -22,7 +22,7 @@ func (s *System) rawChunks(series string) []storage.RawChunk {
 	from, to := s.timesMs()
 	group := int(s.IDs()[series]) / s.cfg.GroupSize * s.cfg.GroupSize
 	var out []storage.RawChunk
-	for ch, err := range s.inspect().RawChunks(s.t.Context(), s.allIDs(), from, to) {
+	for ch, err := range storagetest.Kept(s.inspect().RawChunks(s.t.Context(), s.allIDs(), from, to)) {
 		require.NoError(s.t, err)
 		if ch.Group == metric.ScheduleID(group) {
 			out = append(out, ch)

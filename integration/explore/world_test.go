@@ -823,7 +823,7 @@ func (g *gate) CompleteSlice(ctx context.Context, k storage.SliceKey) error {
 
 func (g *gate) RawChunks(ctx context.Context, ids blocks.Range, fromMs, toMs int64) iter.Seq2[storage.RawChunk, error] {
 	return passAll(ctx, g, fmt.Sprintf("RawChunks %s %d", clockOf(fromMs), ids.Start), func(ctx context.Context) iter.Seq2[storage.RawChunk, error] {
-		return g.Store.RawChunks(ctx, ids, fromMs, toMs)
+		return storagetest.Kept(g.Store.RawChunks(ctx, ids, fromMs, toMs))
 	})
 }
 

@@ -214,7 +214,7 @@ func (j *job) group(ctx context.Context, g query.Group, startMs, endMs int64) er
 		last[i] = math.MinInt64
 	}
 	had := make([]bool, len(g.IDs()))
-	err := g.Samples(ctx, startMs, endMs, &j.warn, nil, func(i int, samples []metric.Sample) error {
+	err := g.Pieces(ctx, startMs, endMs, &j.warn, func(i int, samples []metric.Sample) error {
 		if !had[i] {
 			had[i] = true
 			j.had[g.Series(i)] = true
@@ -222,11 +222,12 @@ func (j *job) group(ctx context.Context, g query.Group, startMs, endMs int64) er
 			j.touched = append(j.touched, g.IDs()[i])
 		}
 		for n, level := range l.Levels() {
-			// The samples lie in one raw slice, and so in one row of each level.
-			at := &last[i*int(l.Top())+n]
-			if row := metric.AlignDown(samples[0].TimeMs, l.WidthMs(level)); row != *at {
-				*at = row
-				j.Rows++
+			at, width := &last[i*int(l.Top())+n], l.WidthMs(level)
+			for k := range samples {
+				if row := metric.AlignDown(samples[k].TimeMs, width); row != *at {
+					*at = row
+					j.Rows++
+				}
 			}
 		}
 		for len(samples) > 0 && j.failed == nil {

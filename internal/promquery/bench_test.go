@@ -18,6 +18,7 @@ import (
 	"github.com/quern/quern/internal/query/querytest"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/pebble"
+	"github.com/quern/quern/internal/storage/storagetest"
 )
 
 // newBench makes a world on a disk with the server's settings.
@@ -83,7 +84,7 @@ func pack(b *testing.B, w *world) {
 		slice int64
 	}
 	chunks := map[key][]storage.RawChunk{}
-	for c, err := range w.Store.RawChunks(b.Context(), blocks.Range{End: 1 << 30}, now-2*day, now+day) {
+	for c, err := range storagetest.Kept(w.Store.RawChunks(b.Context(), blocks.Range{End: 1 << 30}, now-2*day, now+day)) {
 		require.NoError(b, err)
 		k := key{c.Group, c.SliceMs}
 		chunks[k] = append(chunks[k], c)

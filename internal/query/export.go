@@ -2,6 +2,7 @@ package query
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -42,13 +43,19 @@ func (q *Querier) Export(ctx context.Context, sels []Selector, startMs, endMs in
 		if fromMs >= toMs {
 			return
 		}
-		e := exporter{q: q, fromMs: fromMs, toMs: toMs, warn: &r.warnings, memory: NewMemory(ctx, q.opts.Memory, 1), yield: yield}
+		memory := NewMemory(ctx, q.opts.Memory, 1)
 		for _, g := range groups {
-			more, err := e.group(ctx, g)
+			err := q.pieces(ctx, g, fromMs, toMs, &r.warnings, memory, func(i int, samples []metric.Sample) error {
+				if !yield(Samples{ID: g.ids[i], Labels: q.index.Labels(g.ids[i]), Samples: samples}, nil) {
+					return errEnough
+				}
+				return nil
+			})
+			if errors.Is(err, errEnough) {
+				return
+			}
 			if err != nil {
 				yield(Samples{}, err)
-			}
-			if err != nil || !more {
 				return
 			}
 		}
@@ -56,77 +63,70 @@ func (q *Querier) Export(ctx context.Context, sels []Selector, startMs, endMs in
 	return r, nil
 }
 
-type exporter struct {
-	q      *Querier
-	fromMs int64
-	toMs   int64
-	warn   *warnings
-	memory *Memory
-	yield  func(Samples, error) bool
+// errEnough says that a consumer wants no more.
+var errEnough = errors.New("the consumer wants no more")
+
+// Pieces reads the raw samples in [fromMs, toMs) and calls with for each piece: i is the series' place, samples are by time and
+// valid during the call. Pieces of a series come in order of time, with pieces of other series between them. The store is not
+// read meanwhile, so with may wait. An error of with ends the reading.
+func (g Group) Pieces(ctx context.Context, fromMs, toMs int64, warn *Warnings, with func(i int, samples []metric.Sample) error) error {
+	fromMs, toMs = g.q.sinceMs(metric.Raw, max(fromMs, minTimeMs)), g.q.untilMs(ctx, min(toMs, maxTimeMs))
+	return g.q.pieces(ctx, g.group, fromMs, toMs, &warn.warnings, NewMemory(ctx, g.q.opts.Memory, 1), with)
 }
 
-// group yields the samples of one group; more is false if the consumer wants no more.
-func (e *exporter) group(ctx context.Context, g group) (more bool, err error) {
-	more = true
-	err = inParts(e.fromMs, e.toMs, func(fromMs, toMs int64) (metric.Slice, error) {
-		if !more {
-			return metric.Slice{}, nil
+// pieces is Group.Pieces, and holds what it gathers of memory.
+func (q *Querier) pieces(
+	ctx context.Context, g group, fromMs, toMs int64, warn *warnings, memory *Memory, with func(i int, samples []metric.Sample) error,
+) error {
+	return inParts(fromMs, toMs, func(fromMs, toMs int64) (left metric.Slice, err error) {
+		set := q.set(memory)
+		defer set.close()
+		left.StartMs = fromMs
+		for next := q.ladder.SliceAt(metric.Raw, fromMs).StartMs; next < toMs; left.StartMs = next {
+			g.reset(set, fromMs, toMs)
+			if next, err = q.gather(ctx, g, set, next, fromMs, toMs, warn, &left); err != nil {
+				return left, err
+			}
+			for i, samples := range g.in(set) {
+				for piece := range slices.Chunk(samples, pieceSamples) {
+					if err := with(i, piece); err != nil {
+						return left, err
+					}
+				}
+			}
 		}
-		var part metric.Slice
-		part, more, err = e.part(ctx, g, fromMs, toMs)
-		return part, err
+		return left, nil
 	})
-	return more, err
 }
 
-// part yields the samples in [fromMs, toMs), or ends with errTooMany and what it has not yielded of
-// the slices that it has read.
-func (e *exporter) part(ctx context.Context, g group, fromMs, toMs int64) (left metric.Slice, more bool, err error) {
-	most := e.q.opts.MaxSamples
+// gather adds what the slices from sinceMs on have in [fromMs, toMs) to a set, until that has exportSamples, and returns the
+// start of the slice that comes next. Left then ends where the last slice that was read does.
+func (q *Querier) gather(
+	ctx context.Context, g group, set *countedSet, sinceMs, fromMs, toMs int64, warn *warnings, left *metric.Slice,
+) (nextMs int64, err error) {
+	most := q.opts.MaxSamples
 	slice := metric.Slice{StartMs: math.MinInt64}
-	left.StartMs = fromMs
-	set := e.q.set(e.memory)
-	defer set.close()
-	g.reset(set, fromMs, toMs)
-	sinceMs := e.q.ladder.SliceAt(metric.Raw, fromMs).StartMs
-	for ch, err := range e.q.chunks(ctx, g, sinceMs, toMs) {
+	for ch, err := range q.chunks(ctx, g, sinceMs, toMs) {
 		if err != nil {
-			return left, false, e.q.readError(metric.Raw, g, err)
+			return 0, q.readError(metric.Raw, g, err)
 		}
 		if ch.SliceMs != slice.StartMs {
-			slice = e.q.ladder.SliceAt(metric.Raw, ch.SliceMs)
 			if set.Len() >= min(exportSamples, most) {
-				if !e.flush(g, set) {
-					return left, false, nil
-				}
-				g.reset(set, fromMs, toMs)
-				left.StartMs = slice.StartMs
+				return ch.SliceMs, nil
 			}
+			slice = q.ladder.SliceAt(metric.Raw, ch.SliceMs)
 		}
 		left.EndMs = slice.EndMs
 		in, err := set.admit(ch, fromMs, toMs)
 		if err != nil {
-			return left, true, err
+			return 0, err
 		}
-		e.q.addChunk(in, ch, slice, e.warn)
+		q.addChunk(in, ch, slice, warn)
 		if set.Distinct() > most && toMs-fromMs > 1 {
-			return left, true, errTooMany
+			return 0, errTooMany
 		}
 	}
-	return left, e.flush(g, set), nil
-}
-
-// flush yields the contents of the set.
-func (e *exporter) flush(g group, set *countedSet) (more bool) {
-	for i, samples := range g.in(set) {
-		id := g.ids[i]
-		for piece := range slices.Chunk(samples, pieceSamples) {
-			if !e.yield(Samples{ID: id, Labels: e.q.index.Labels(id), Samples: piece}, nil) {
-				return false
-			}
-		}
-	}
-	return true
+	return toMs, nil
 }
 
 // Row is a stored roll-up row with the percentiles of its sketch, within 1 %. They are NaN if the

@@ -336,7 +336,7 @@ func (q *Querier) grouped(ids []metric.ScheduleID, maxIDs int) []group {
 
 // rawSlices reads the group's samples in [fromMs, toMs), slice by slice, which is what
 // bounds its memory, and calls with for each series in each slice: i is its place in the
-// group, samples are by time and valid during the call. An error of with ends the reading.
+// group, samples are by time and valid during the call, which does not wait. An error of with ends the reading.
 //
 // It holds what it puts together of memory. A slice that has more samples than the request may hold, or
 // than there is room for, is read in parts, and with is called for each of them in turn.

@@ -26,7 +26,7 @@ import (
 //     deletion replaced some.
 //
 //  3. A slice is packed when it is read for the second time, and again once a sixteenth more has come. So a request that reads a
-//     range once does not pay for packing it.
+//     range once does not pay for packing it, nor for copies of its chunks.
 //
 //  4. What is kept is bounded by bytes; the slices that were not read for longest go first. What is packed is a tenth of what
 //     readers decode.
@@ -127,16 +127,19 @@ func (u *unpacked) chunks(listed iter.Seq2[storage.RawChunk, error]) iter.Seq2[s
 type slice struct {
 	*unpacked
 	of     sliceOf
+	again  bool               // whether it was read before
 	kept   *firstChunks       // nil unless all chunks so far are the first ones of it
 	given  int                // chunks that the reader was given what is kept for
 	n      int                // chunks listed
-	listed []storage.RawChunk // while they may be needed
-	bytes  int                // of these
+	listed []storage.RawChunk // copies, while they may be needed
+	room   []byte             // for more copies
+	bytes  int                // of the chunks listed
 	large  bool               // more than is packed
 }
 
 func (s *slice) begin(of sliceOf) {
-	*s = slice{unpacked: s.unpacked, of: of, kept: s.get(of), listed: s.listed[:0]}
+	*s = slice{unpacked: s.unpacked, of: of, listed: s.listed[:0], room: s.room}
+	s.kept, s.again = s.get(of)
 }
 
 // next lists a chunk more.
@@ -146,8 +149,10 @@ func (s *slice) next(ch storage.RawChunk, yield func(storage.RawChunk, error) bo
 		s.large = true
 	}
 	first := s.kept != nil && s.given == 0
-	if !s.large || first {
-		s.listed = append(s.listed, ch)
+	if s.again && !s.large || first {
+		s.keep(ch)
+	} else {
+		s.listed, s.room = nil, nil
 	}
 	if !first {
 		return yield(ch, nil)
@@ -161,6 +166,19 @@ func (s *slice) next(ch storage.RawChunk, yield func(storage.RawChunk, error) bo
 	s.given = s.n
 	ch.Data = s.kept.data
 	return yield(ch, nil)
+}
+
+// keep lists a copy of a chunk.
+func (s *slice) keep(ch storage.RawChunk) {
+	const step = 64 << 10
+	n := len(ch.Data)
+	if n > cap(s.room)-len(s.room) {
+		s.room = make([]byte, 0, max(n, step))
+	}
+	from := len(s.room)
+	s.room = append(s.room, ch.Data...)
+	ch.Data = s.room[from : from+n : from+n]
+	s.listed = append(s.listed, ch)
 }
 
 // differs gives the reader the chunks that were listed, instead of what is kept.
@@ -191,7 +209,9 @@ func (s *slice) end(yield func(storage.RawChunk, error) bool) bool {
 		result = "hit"
 	}
 	s.gets.WithLabelValues(result).Inc()
-	if !s.large && s.n-s.given >= max(minUnpacked, s.given/16) && s.again() && s.packing.TryLock() {
+	if !s.again {
+		s.saw(s.of)
+	} else if !s.large && s.n-s.given >= max(minUnpacked, s.given/16) && s.pays() && s.packing.TryLock() {
 		if f := s.pack(); f != nil {
 			s.put(f)
 		}
@@ -200,29 +220,38 @@ func (s *slice) end(yield func(storage.RawChunk, error) bool) bool {
 	return true
 }
 
-// get returns what is kept of a slice, nil if that is nothing.
-func (u *unpacked) get(of sliceOf) *firstChunks {
+// get returns what is kept of a slice, nil if that is nothing, and whether the slice was read before.
+func (u *unpacked) get(of sliceOf) (kept *firstChunks, again bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	e := u.slices[of]
 	if e == nil {
-		return nil
+		return nil, false
 	}
 	u.used.MoveToFront(e)
 	if f := e.Value.(*firstChunks); f.data != nil {
-		return f
+		return f, true
 	}
-	return nil
+	return nil, true
 }
 
-// again returns whether the slice was read before, and may be packed.
-func (s *slice) again() bool {
+// saw keeps that a slice was read.
+func (u *unpacked) saw(of sliceOf) {
+	u.mu.Lock()
+	known := u.slices[of] != nil
+	u.mu.Unlock()
+	if !known {
+		u.put(&firstChunks{of: of})
+	}
+}
+
+// pays returns whether packing the slice may give something.
+func (s *slice) pays() bool {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	e := s.slices[s.of]
-	s.mu.Unlock()
 	if e == nil {
-		s.put(&firstChunks{of: s.of})
-		return false
+		return true
 	}
 	f := e.Value.(*firstChunks)
 	// What could not be packed is tried again once it is twice as much.

@@ -82,7 +82,7 @@ func (p *packing) run(n int) {
 // chunks are the raw chunks of the slice at ten.
 func (p *packing) chunks() (out []storage.RawChunk) {
 	p.Helper()
-	for c, err := range p.store.RawChunks(p.Context(), blocks.Range{End: 1 << 20}, ten.UnixMilli(), ten.Add(time.Hour).UnixMilli()) {
+	for c, err := range storagetest.Kept(p.store.RawChunks(p.Context(), blocks.Range{End: 1 << 20}, ten.UnixMilli(), ten.Add(time.Hour).UnixMilli())) {
 		require.NoError(p, err)
 		out = append(out, c)
 	}

@@ -210,19 +210,19 @@ func (p *repackPass) isLoose(ctx context.Context, w *cache.Work) (bool, error) {
 	if within.Len() == 0 {
 		return false, nil
 	}
-	bytes := 0
+	bytes, loose := 0, false
 	var groups []metric.ScheduleID
 	for ch, err := range p.store.RawChunks(ctx, within, w.Slice.StartMs, w.Slice.EndMs) {
 		if err != nil {
 			return false, fmt.Errorf("read the raw samples of block %d: %w", w.Block.Start, err)
 		}
 		bytes += len(ch.Data)
-		if slices.Contains(groups, ch.Group) {
-			return true, p.repacking.pace.Wait(ctx, max(bytes, lookBytes))
+		if loose = slices.Contains(groups, ch.Group); loose {
+			break // and wait when the store is no longer being read
 		}
 		groups = append(groups, ch.Group)
 	}
-	return false, p.repacking.pace.Wait(ctx, max(bytes, lookBytes))
+	return loose, p.repacking.pace.Wait(ctx, max(bytes, lookBytes))
 }
 
 // pack packs blocks of a slice and shard, under the shard's lease.

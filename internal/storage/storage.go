@@ -623,6 +623,9 @@ type Reader interface {
 	// [fromMs, toMs), ordered by group, slice and ID. The chunks may hold samples of other
 	// schedules of the same groups.
 	//
+	// A chunk's Data is the store's, and valid until the loop's body ends. The body MUST NOT change it, nor wait: not for
+	// a client, for a lock that is held during writes, or for time to pass. Meanwhile the store may keep what was deleted.
+	//
 	// Where some chunks cannot be read but others around them can, RawChunks yields one chunk
 	// without Data for each group and slice that may have lost chunks. Such a chunk does not
 	// decode.

@@ -109,17 +109,23 @@ func (r *keyRanges) past(k []byte) (to []byte) {
 // firstReadable returns the first key of [lower, upper) that can be read, nil if there is none. If
 // it skips unreadable keys, lost is the end of the last range skipped.
 func (s *Store) firstReadable(lower, upper []byte) (first, lost []byte, err error) {
+	at := cursor{store: s}
+	defer at.close()
+	return at.firstReadable(lower, upper)
+}
+
+func (c *cursor) firstReadable(lower, upper []byte) (first, lost []byte, err error) {
 	for bytes.Compare(lower, upper) < 0 {
-		if to := s.unreadable.past(lower); to != nil {
+		if to := c.store.unreadable.past(lower); to != nil {
 			lower = least(to, upper)
 			lost = lower
 			continue
 		}
-		first, err = s.firstKey(lower, upper)
+		first, err = c.firstKey(lower, upper)
 		if !lsm.IsCorruptionError(err) {
 			return first, lost, err
 		}
-		lower = s.beyond(lower, upper, err)
+		lower = c.store.beyond(lower, upper, err)
 		lost = lower
 	}
 	return nil, lost, nil

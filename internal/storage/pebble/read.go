@@ -102,12 +102,84 @@ func (s *Store) readPage(lower, upper []byte, limit int, skip skipFunc) (p page,
 	return p, err
 }
 
+// rowsFunc calls each with rows of [lower, upper), from the first one on, until each returns false. It returns the key to
+// continue from, nil at the end. With an error, that is the first key that was not read.
+type rowsFunc func(lower, upper []byte, each func(k, v []byte) bool) (next []byte, err error)
+
+// pages copies rows page by page. No iterator of Pebble is open while each runs.
+func (s *Store) pages(skip skipFunc) rowsFunc {
+	return func(lower, upper []byte, each func(k, v []byte) bool) ([]byte, error) {
+		p, err := s.readPage(lower, upper, pageBytes, skip)
+		for i := range p.rows {
+			if !each(p.key(i), p.value(i)) {
+				break
+			}
+		}
+		return p.next, err
+	}
+}
+
+// cursor is an iterator of Pebble for several ranges of keys, one after the other. It is opened when it is needed.
+type cursor struct {
+	store *Store
+	it    *lsm.Iterator
+}
+
+// first moves to the first row of [lower, upper), and reports whether there is one.
+func (c *cursor) first(lower, upper []byte) (ok bool, err error) {
+	if c.it != nil {
+		c.it.SetBounds(lower, upper)
+	} else if c.it, err = c.store.iterator(lower, upper); err != nil {
+		return false, err
+	}
+	if ok = c.it.First(); !ok {
+		err = c.it.Error()
+	}
+	if err != nil {
+		c.close()
+	}
+	return ok, err
+}
+
+// rows is a rowsFunc. It copies nothing: key and value are Pebble's, and valid during the call of each.
+func (c *cursor) rows(lower, upper []byte, each func(k, v []byte) bool) (next []byte, err error) {
+	next = bytes.Clone(lower)
+	ok, err := c.first(lower, upper)
+	for ok && err == nil {
+		var v []byte
+		if v, err = c.it.ValueAndErr(); err != nil {
+			break
+		}
+		if !each(c.it.Key(), v[:len(v):len(v)]) {
+			return nil, nil
+		}
+		next = append(append(next[:0], c.it.Key()...), 0)
+		if ok = c.it.Next(); !ok {
+			err = c.it.Error()
+		}
+	}
+	if err != nil {
+		c.close()
+		return next, err
+	}
+	return nil, nil
+}
+
+// close closes the iterator. An error of it was that of a row before.
+func (c *cursor) close() {
+	if c.it != nil {
+		_ = c.it.Close()
+		c.it = nil
+		c.store.reads.Done()
+	}
+}
+
 // scan parses the rows of [lower, upper) and yields them page by page. No iterator of Pebble is
 // open while the loop's body runs. scan returns false when the loop has ended early.
 func scan[T any](ctx context.Context, s *Store, op string, lower, upper []byte, skip skipFunc,
 	parse func(k, v []byte) (T, error), yield func(T, error) bool,
 ) bool {
-	return scanAround(ctx, s, op, lower, upper, skip, parse, nil, yield)
+	return scanRows(ctx, s, op, lower, upper, s.pages(skip), parse, nil, yield)
 }
 
 // scanAround is like scan. If around is not nil, scanAround skips ranges of keys that cannot be
@@ -115,7 +187,26 @@ func scan[T any](ctx context.Context, s *Store, op string, lower, upper []byte, 
 func scanAround[T any](ctx context.Context, s *Store, op string, lower, upper []byte, skip skipFunc,
 	parse func(k, v []byte) (T, error), around aroundFunc, yield func(T, error) bool,
 ) bool {
+	return scanRows(ctx, s, op, lower, upper, s.pages(skip), parse, around, yield)
+}
+
+// scanRows is scanAround over what rows reads.
+func scanRows[T any](ctx context.Context, s *Store, op string, lower, upper []byte, rows rowsFunc,
+	parse func(k, v []byte) (T, error), around aroundFunc, yield func(T, error) bool,
+) bool {
 	var zero T
+	more := true
+	each := func(k, v []byte) bool {
+		row, err := parse(k, v)
+		if err != nil {
+			more = false
+			yield(zero, convert(op, err))
+		} else if more = yield(row, nil); more && ctx.Err() != nil {
+			more = false
+			yield(zero, contextError(ctx, op))
+		}
+		return more
+	}
 	for lower != nil {
 		if err := s.begin(ctx, op); err != nil {
 			yield(zero, err)
@@ -134,31 +225,20 @@ func scanAround[T any](ctx context.Context, s *Store, op string, lower, upper []
 				continue
 			}
 		}
-		p, damaged := s.readPage(lower, upper, pageBytes, skip)
-		if damaged != nil && (around == nil || !lsm.IsCorruptionError(damaged)) {
+		next, damaged := rows(lower, upper, each)
+		if !more {
+			return false
+		}
+		if damaged == nil {
+			lower = next
+			continue
+		}
+		if around == nil || !lsm.IsCorruptionError(damaged) {
 			yield(zero, convert(op, damaged))
 			return false
 		}
-		for i := range p.rows {
-			v, err := parse(p.key(i), p.value(i))
-			if err != nil {
-				yield(zero, convert(op, err))
-				return false
-			}
-			if !yield(v, nil) {
-				return false
-			}
-			if ctx.Err() != nil {
-				yield(zero, contextError(ctx, op))
-				return false
-			}
-		}
-		if damaged == nil {
-			lower = p.next
-			continue
-		}
-		lower = s.beyond(p.next, upper, damaged)
-		if !around(p.next, lower) {
+		lower = s.beyond(next, upper, damaged)
+		if !around(next, lower) {
 			return false
 		}
 		if bytes.Compare(lower, upper) >= 0 {
@@ -204,14 +284,18 @@ func (s *Store) eachKey(lower, upper []byte, do func(key []byte) error) error {
 }
 
 // firstKey returns the first key in [lower, upper), nil if there is none.
-func (s *Store) firstKey(lower, upper []byte) (first []byte, err error) {
-	err = s.iterate(lower, upper, func(it *lsm.Iterator) error {
-		if it.First() {
-			first = append(first, it.Key()...)
-		}
-		return it.Error()
-	})
-	return first, err
+func (s *Store) firstKey(lower, upper []byte) ([]byte, error) {
+	at := cursor{store: s}
+	defer at.close()
+	return at.firstKey(lower, upper)
+}
+
+func (c *cursor) firstKey(lower, upper []byte) ([]byte, error) {
+	ok, err := c.first(lower, upper)
+	if !ok {
+		return nil, err
+	}
+	return bytes.Clone(c.it.Key()), nil
 }
 
 // Slices implements storage.Runs.
@@ -347,7 +431,9 @@ func (s *Store) RawChunks(ctx context.Context, ids blocks.Range, fromMs, toMs in
 			return
 		}
 		fromMs, toMs := clampTimes(fromMs, toMs)
-		days, err := s.rawDays(fromMs, toMs)
+		at := cursor{store: s}
+		defer at.close()
+		days, err := s.rawDays(&at, fromMs, toMs)
 		if err != nil {
 			yield(storage.RawChunk{}, convert(op, err))
 			return
@@ -359,7 +445,7 @@ func (s *Store) RawChunks(ctx context.Context, ids blocks.Range, fromMs, toMs in
 		}
 		from := blocks.Of(ids.Start, s.groupSize).Start
 		for {
-			group, ok, err := s.nextGroup(days, from, ids.End)
+			group, ok, err := s.nextGroup(&at, days, from, ids.End)
 			if err != nil {
 				yield(storage.RawChunk{}, convert(op, err))
 				return
@@ -381,7 +467,7 @@ func (s *Store) RawChunks(ctx context.Context, ids blocks.Range, fromMs, toMs in
 					}
 					return true
 				}
-				if !scanAround(ctx, s, op, lower, upper, nil, parse, around, yield) {
+				if !scanRows(ctx, s, op, lower, upper, at.rows, parse, around, yield) {
 					return
 				}
 			}
@@ -392,11 +478,11 @@ func (s *Store) RawChunks(ctx context.Context, ids blocks.Range, fromMs, toMs in
 
 // rawDays returns the days that overlap [fromMs, toMs) and have raw chunks, or may have some that
 // cannot be read.
-func (s *Store) rawDays(fromMs, toMs int64) ([]int64, error) {
+func (s *Store) rawDays(at *cursor, fromMs, toMs int64) ([]int64, error) {
 	var days []int64
 	lower, upper := rawDayKey(fromMs), appendInt([]byte{tableRaw}, toMs)
 	for bytes.Compare(lower, upper) < 0 {
-		k, lost, err := s.firstReadable(lower, upper)
+		k, lost, err := at.firstReadable(lower, upper)
 		if err != nil {
 			return days, err
 		}
@@ -420,11 +506,11 @@ func (s *Store) rawDays(fromMs, toMs int64) ([]int64, error) {
 }
 
 // nextGroup returns the first group in [from, end) that has chunks on one of the days.
-func (s *Store) nextGroup(days []int64, from, end metric.ScheduleID) (next metric.ScheduleID, ok bool, err error) {
+func (s *Store) nextGroup(at *cursor, days []int64, from, end metric.ScheduleID) (next metric.ScheduleID, ok bool, err error) {
 	for _, day := range days {
 		lower := appendInt(appendInt([]byte{tableRaw}, day), int64(from))
 		upper := appendInt(appendInt([]byte{tableRaw}, day), int64(end))
-		k, lost, err := s.firstReadable(lower, upper)
+		k, lost, err := at.firstReadable(lower, upper)
 		if lost != nil && err == nil && from < s.leased() {
 			next, ok, end = from, true, from // an unreadable key may belong to from
 			continue

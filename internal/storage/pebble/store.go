@@ -64,7 +64,8 @@ const MaxOpenFiles = 512
 //     that goroutine, so a caller that gives up does not release a lock early. A lock that is taken
 //     anywhere else is never held during a write: whoever waits for it does not wait for the disk.
 //  5. No iterator of Pebble is open while a caller's loop body runs: a slow reader would keep
-//     memtables and deleted files.
+//     memtables and deleted files. Raw chunks are the exception: they are most of what is read, and not copied. So
+//     the body of a loop over them waits for nobody; see storage.Reader.
 type Store struct {
 	dir      string
 	db       *lsm.DB
@@ -74,11 +75,11 @@ type Store struct {
 	clk      clock.Clock
 	log      *slog.Logger
 
-	// use is held for reading while Pebble is read and while a write is added to writes. Close
-	// holds it for writing to set closed. So Close waits for the reads under way, and no write
-	// starts after it.
+	// use is held for reading while a read or a write begins. Close holds it for writing to set
+	// closed. So nothing begins after that, and Close waits for what is under way.
 	use    sync.RWMutex
 	closed bool
+	reads  sync.WaitGroup // counts iterators
 	// writes counts the writes under way, including those whose callers have given up.
 	writes sync.WaitGroup
 
@@ -257,7 +258,9 @@ func (s *Store) RawSpan() (fromMs, toMs int64, err error) {
 	if first == nil {
 		return 0, 0, nil
 	}
-	days, err := s.rawDays(getInt(first[1:]), toMs)
+	at := cursor{store: s}
+	defer at.close()
+	days, err := s.rawDays(&at, getInt(first[1:]), toMs)
 	if err != nil {
 		return 0, 0, convert("raw days", err)
 	}
@@ -447,6 +450,7 @@ func (s *Store) Close() error {
 	s.use.Lock()
 	s.closed = true
 	s.use.Unlock()
+	s.reads.Wait()
 	idle := make(chan struct{})
 	go func() {
 		s.writes.Wait()
@@ -533,20 +537,30 @@ func (s *Store) start(write func() error) <-chan error {
 
 // iterate calls read with an iterator over the rows of [lower, upper).
 func (s *Store) iterate(lower, upper []byte, read func(it *lsm.Iterator) error) error {
-	s.use.RLock()
-	defer s.use.RUnlock()
-	if s.closed {
-		return errClosed
-	}
-	it, err := s.db.NewIter(&lsm.IterOptions{LowerBound: lower, UpperBound: upper})
+	it, err := s.iterator(lower, upper)
 	if err != nil {
 		return err
 	}
+	defer s.reads.Done()
 	err = read(it)
 	if closeErr := it.Close(); err == nil {
 		err = closeErr
 	}
 	return err
+}
+
+// iterator returns an iterator over the rows of [lower, upper). Whoever closes it counts it off reads.
+func (s *Store) iterator(lower, upper []byte) (*lsm.Iterator, error) {
+	s.use.RLock()
+	defer s.use.RUnlock()
+	if s.closed {
+		return nil, errClosed
+	}
+	it, err := s.db.NewIter(&lsm.IterOptions{LowerBound: lower, UpperBound: upper})
+	if err == nil {
+		s.reads.Add(1)
+	}
+	return it, err
 }
 
 // get returns the value at key, nil if there is none.

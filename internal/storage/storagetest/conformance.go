@@ -1,6 +1,7 @@
 package storagetest
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"iter"
@@ -168,6 +169,18 @@ func all[T any](t testing.TB, seq iter.Seq2[T, error]) []T {
 	return out
 }
 
+// Kept yields copies of raw chunks, which callers may keep.
+func Kept(chunks iter.Seq2[storage.RawChunk, error]) iter.Seq2[storage.RawChunk, error] {
+	return func(yield func(storage.RawChunk, error) bool) {
+		for c, err := range chunks {
+			c.Data = bytes.Clone(c.Data)
+			if !yield(c, err) {
+				return
+			}
+		}
+	}
+}
+
 // gather collects a sequence up to its error. By rule 7 an error is the last pair.
 func gather[T any](seq iter.Seq2[T, error]) (out []T, err error) {
 	for v, e := range seq {
@@ -202,7 +215,7 @@ func (s *suite) slices(b metric.Bucket, fromMs, toMs int64) []storage.SliceState
 
 func (s *suite) rawChunks(from, to metric.ScheduleID, fromMs, toMs int64) []storage.RawChunk {
 	s.Helper()
-	return all(s, s.store.RawChunks(s.ctx, blocks.Range{Start: from, End: to}, fromMs, toMs))
+	return all(s, Kept(s.store.RawChunks(s.ctx, blocks.Range{Start: from, End: to}, fromMs, toMs)))
 }
 
 // rollups returns rows sorted by schedule: the contract promises order by time only.

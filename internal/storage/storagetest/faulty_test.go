@@ -77,7 +77,7 @@ func TestFaultyLands(t *testing.T) {
 		Cache: []storage.CacheChunk{{CacheKey: storage.CacheKey{SliceKey: rawSlice(0)}, Chunk: storage.Chunk{Data: []byte("a")}}},
 	}
 	raw := func() []storage.RawChunk {
-		return all(t, f.RawChunks(t.Context(), blocks.Range{End: 10}, at(0), at(1)))
+		return all(t, Kept(f.RawChunks(t.Context(), blocks.Range{End: 10}, at(0), at(1))))
 	}
 	require.ErrorIs(t, f.Write(t.Context(), b), storage.ErrTimeout)
 	require.Len(t, all(t, f.Marks(t.Context(), part)), 1)

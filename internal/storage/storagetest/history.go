@@ -561,7 +561,7 @@ func (r *historyRun) readRaw() {
 	from := clock.NowMs(r.clk) - r.rng.Int64N(6*dayMs)
 	to := from + r.rng.Int64N(4*dayMs)
 	same(r, func(st storage.Store) ([]storage.RawChunk, error) {
-		return gather(st.RawChunks(r.ctx, ids, from, to))
+		return gather(Kept(st.RawChunks(r.ctx, ids, from, to)))
 	})
 }
 
@@ -605,7 +605,7 @@ func (r *historyRun) compareAll() {
 		})
 	}
 	same(r, func(st storage.Store) ([]storage.RawChunk, error) {
-		return gather(st.RawChunks(r.ctx, everything, -everMs, everMs))
+		return gather(Kept(st.RawChunks(r.ctx, everything, -everMs, everMs)))
 	})
 	for _, level := range r.Settings.Ladder.Levels() {
 		r.compareRollups(level, everything, -everMs, everMs)

@@ -674,7 +674,7 @@ func (m *Model) WriteRollups(ctx context.Context, f storage.Fence, level metric.
 
 // RawChunks implements storage.Reader.
 func (m *Model) RawChunks(ctx context.Context, ids blocks.Range, fromMs, toMs int64) iter.Seq2[storage.RawChunk, error] {
-	return modelSeq(ctx, m, func() []storage.RawChunk {
+	return lent(modelSeq(ctx, m, func() []storage.RawChunk {
 		var out []storage.RawChunk
 		for k, data := range m.raw {
 			groupEnd := k.group + metric.ScheduleID(m.settings.GroupSize)
@@ -689,7 +689,20 @@ func (m *Model) RawChunks(ctx context.Context, ids blocks.Range, fromMs, toMs in
 			return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.SliceMs, b.SliceMs), a.ID.Compare(b.ID))
 		})
 		return out
-	})
+	}))
+}
+
+// lent overwrites the data of each chunk after the loop's body, which must not have kept it.
+func lent(chunks iter.Seq2[storage.RawChunk, error]) iter.Seq2[storage.RawChunk, error] {
+	return func(yield func(storage.RawChunk, error) bool) {
+		for c, err := range chunks {
+			more := yield(c, err)
+			clear(c.Data)
+			if !more {
+				return
+			}
+		}
+	}
 }
 
 // Rollups implements storage.Reader.
