@@ -171,7 +171,7 @@ func (a *account) only(n int64) {
 type load[T any] struct {
 	done   chan struct{}
 	places []T
-	n      int64 // samples held
+	n      atomic.Int64 // samples held
 	err    error
 }
 
@@ -184,25 +184,37 @@ func newLoader[T any](h *held) *loader[T] {
 }
 
 // reader reads a group, by its place: for each series what it has. It calls hold for what it holds
-// more, also on the way, or less.
+// more, also on the way, or less; several goroutines may.
 type reader[T any] func(ctx context.Context, group int, hold func(n int) error) ([]T, error)
 
-// get returns the data of a group.
+// get returns the data of a group. It reads that group itself, unless another call does, and those ahead in goroutines of their own.
 func (l *loader[T]) get(group int, read reader[T]) ([]T, error) {
 	l.mu.Lock()
 	if !l.keep {
 		l.drop(group)
 	}
 	l.first = min(l.first, group)
-	for i := group; i < min(group+readAhead, len(l.groups)); i++ {
+	mine := l.loads[group]
+	fresh := mine == nil
+	if fresh {
+		mine = &load[T]{done: make(chan struct{})}
+		l.loads[group] = mine
+		l.reads.Add(1)
+	}
+	for i := group + 1; i < min(group+readAhead, len(l.groups)); i++ {
 		if l.loads[i] == nil {
-			l.loads[i] = &load[T]{done: make(chan struct{})}
-			l.load(l.loads[i], i, read)
+			ahead := &load[T]{done: make(chan struct{})}
+			l.loads[i] = ahead
+			l.reads.Go(func() { l.load(ahead, i, read) })
 		}
 	}
-	mine := l.loads[group]
 	l.mu.Unlock()
-	<-mine.done
+	if fresh {
+		defer l.reads.Done()
+		l.load(mine, group, read)
+	} else {
+		<-mine.done
+	}
 	return mine.places, mine.err
 }
 
@@ -211,7 +223,7 @@ func (l *loader[T]) drop(group int) {
 	for ; l.first < group; l.first++ {
 		if gone := l.loads[l.first]; gone != nil {
 			<-gone.done // it was requested, or read ahead, so this ends
-			l.n.Add(-gone.n)
+			l.n.Add(-gone.n.Load())
 			l.loads[l.first] = nil
 			if l.recycle != nil {
 				l.recycle(gone.places)
@@ -227,12 +239,11 @@ func (l *loader[T]) release() {
 	l.drop(len(l.loads))
 }
 
+// load reads a group.
 func (l *loader[T]) load(into *load[T], group int, read reader[T]) {
-	l.reads.Go(func() {
-		defer close(into.done)
-		into.places, into.err = read(l.ctx, group, func(n int) error {
-			into.n += int64(n)
-			return l.hold(n)
-		})
+	defer close(into.done)
+	into.places, into.err = read(l.ctx, group, func(n int) error {
+		into.n.Add(int64(n))
+		return l.hold(n)
 	})
 }

@@ -2,7 +2,6 @@ package promquery
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/prometheus/prometheus/promql"
@@ -84,7 +83,7 @@ func (w *windowed) window(atMs int64) points {
 
 // windowSource is the source for a windowed selector: its points are marks. Samples that say that a series has ended are left
 // out, since windows do not have them. Only the windowed selector refers to the points that were read, and only to those of one
-// series at a time. So those of a group that is dropped are used again, by this query or another.
+// series at a time.
 type windowSource struct {
 	samples
 	*windowed
@@ -107,25 +106,4 @@ func (s *windowSource) points(at place, own *own) (points, error) {
 func (s *windowSource) release() {
 	s.windowed.points, s.marks = nil, nil
 	s.samples.release()
-}
-
-var spare sync.Pool // of *points
-
-// maxRecycled bounds the points that are kept of a series, for another.
-const maxRecycled = 1 << 14
-
-// recycled returns an empty slice, which may have room.
-func recycled() points {
-	if p, ok := spare.Get().(*points); ok {
-		return (*p)[:0]
-	}
-	return nil
-}
-
-func recycle(all []points) {
-	for _, p := range all {
-		if cap(p) > 0 && cap(p) <= maxRecycled {
-			spare.Put(&p)
-		}
-	}
 }

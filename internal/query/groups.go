@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"math"
+	"runtime"
 	"slices"
 
 	"github.com/quern/quern/internal/metric"
@@ -70,9 +71,28 @@ func (w *Warnings) Add(format string, args ...any) { w.add(format, args...) }
 // List returns the warnings: the first maxWarnings in full, then the number of the others.
 func (w *Warnings) List() []string { return w.list() }
 
+// A stretch of a range has at least stretchSlices raw slices. A range has at most maxStretches.
+const (
+	stretchSlices = 24
+	maxStretches  = 4
+)
+
+// Borders returns those of stretches of [fromMs, toMs) that Samples may read at the same time: of one, if more would not pay.
+func (g Group) Borders(fromMs, toMs int64) []int64 {
+	firstMs, lastMs := g.q.sinceMs(metric.Raw, max(fromMs, minTimeMs)), min(toMs, g.q.nowMs())
+	slice := g.q.ladder.SliceAt(metric.Raw, firstMs)
+	n := min(maxStretches, (lastMs-slice.StartMs)/(stretchSlices*(slice.EndMs-slice.StartMs)))
+	borders := []int64{fromMs}
+	for i := int64(1); i < n && runtime.GOMAXPROCS(0) > 1; i++ {
+		borders = append(borders, g.q.ladder.SliceAt(metric.Raw, firstMs+(lastMs-firstMs)/n*i).StartMs)
+	}
+	return append(borders, toMs)
+}
+
 // Samples reads the raw samples in [fromMs, toMs) and calls with for each series in each
 // slice, slices in order: i is the series' place, samples are by time and valid during
-// the call. Loading is called with how many samples more, or less, are held on the way, and its error ends the reading.
+// the call, which MUST NOT wait, since the store is being read. Loading is called with how many samples more, or less, are
+// held on the way, and its error ends the reading.
 func (g Group) Samples(
 	ctx context.Context, fromMs, toMs int64, warn *Warnings,
 	loading func(n int) error, with func(i int, samples []metric.Sample) error,
