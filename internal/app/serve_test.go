@@ -206,7 +206,7 @@ func TestMemoryOfSeries(t *testing.T) {
 	addr, end := serving(ctx, t, s)
 	long := strings.Repeat("x", 4000)
 	body := fmt.Sprintf(`{"source":"a","measurements":[{"metric":"small","value":1},`+
-		`{"metric":"large","labels":{"a":"%[1]s1","b":"%[1]s2","c":"%[1]s3"},"value":2},{"metric":"other","value":3}]}`, long)
+		`{"metric":"large","labels":{"a":"%[1]s1","b":"%[1]s2","c":"%[1]s3","d":"%[1]s4","e":"%[1]s5"},"value":2},{"metric":"other","value":3}]}`, long)
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, addr+"/api/v1/reports", strings.NewReader(body))
 	require.NoError(t, err)
 	resp, err := http.DefaultClient.Do(req)

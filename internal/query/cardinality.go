@@ -190,7 +190,7 @@ func newCounting(limit int, label string) *counting {
 func (c *counting) value(of *LabelCount, value string, n int) {
 	of.Values++
 	of.Series += n
-	of.Bytes += int64(valueBytes+len(value)) + int64(n)*int64(labelBytes+len(of.Name)+len(value))
+	of.Bytes += int64(valueBytes+len(value)) + int64(n)*labelBytes
 	if n > 1 {
 		of.Bytes += gapsBytes
 	}

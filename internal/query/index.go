@@ -136,7 +136,7 @@ func (x *Index) add(s storage.Schedule) bool {
 	bytes := 0
 	if old := x.pages.refs(s.ID); old != nil {
 		// A writer that lost a race left a row with this id, which now belongs to another series.
-		bytes -= seriesBytes + x.keyBytes(old)
+		bytes -= seriesBytes
 		bytes += x.each(old, uint32(s.ID), (*postings.List).Remove)
 		x.twins.remove(s.ID, old, x.pages.refs)
 	}
@@ -154,7 +154,7 @@ func (x *Index) add(s storage.Schedule) bool {
 		}
 	}
 	x.refs[len(x.refs)-1] |= lastRef
-	bytes += seriesBytes + x.keyBytes(x.refs)
+	bytes += seriesBytes
 	bytes += x.each(x.refs, uint32(s.ID), (*postings.List).Add)
 	fresh, more := x.pages.set(s.ID, x.refs)
 	x.twins.add(s.ID, x.refs, x.pages.refs)
@@ -235,12 +235,10 @@ func (x *Index) first(id metric.ScheduleID) metric.ScheduleID {
 
 // What a series takes in memory, measured and rounded up; see TestBytesAreWhatIsHeld. Lists and pages are counted beside.
 const (
-	// seriesBytes are for its places in twins, and in the maps of the registry and of Sightings.
-	seriesBytes = 96
-	// labelBytes are for a label of the series: its number, its share of lists, and what the registry's key has beside the text.
-	labelBytes = 10
-	// refBytes and listBytes are what a label takes of that in a page, and in a list.
-	refBytes, listBytes = 4, 4
+	// seriesBytes are for its places in twins, in the registry and in Sightings.
+	seriesBytes = 64
+	// labelBytes are for a label of the series: its number in a page, and its share of lists.
+	labelBytes = 8
 	// valueBytes and nameBytes are for a value and a name that no other series has, beside the text.
 	valueBytes = 72
 	nameBytes  = 240
@@ -250,16 +248,6 @@ const (
 	// textShare: size classes of the allocator add 1/textShare to texts.
 	textShare = 10
 )
-
-// keyBytes returns what the registry's key of a series with these labels takes.
-func (x *Index) keyBytes(refs []uint32) int {
-	n := 0
-	for _, ref := range refs {
-		l := x.symbols.of(ref &^ lastRef)
-		n += labelBytes - refBytes - listBytes + len(l.name.text) + len(l.value)
-	}
-	return n + n/textShare
-}
 
 // Bytes returns what all series take in memory, those of the registry included, but not what the
 // registry needs for their sources. It is an estimate that errs upwards; values that several series share count once.
@@ -272,7 +260,6 @@ func (x *Index) Weight(ls metric.Labels) int64 {
 	n, text := seriesBytes+pageBytes/pageSize, 0
 	for _, l := range ls {
 		n += labelBytes
-		text += len(l.Name) + len(l.Value)
 		if x.symbols.names[l.Name] == nil {
 			n += nameBytes
 			text += len(l.Name)

@@ -290,7 +290,7 @@ func TestIndexMemory(t *testing.T) {
 	runtime.KeepAlive(x)
 }
 
-// TestBytesAreWhatIsHeld: the index knows what it holds, and what the registry's keys take beside it, rounded up.
+// TestBytesAreWhatIsHeld: the index knows what it holds, and what the registry holds of the same series, rounded up.
 func TestBytesAreWhatIsHeld(t *testing.T) {
 	made := func(labels, bytes int) func(i int) []storage.Schedule {
 		return func(i int) []storage.Schedule {
@@ -315,12 +315,16 @@ func TestBytesAreWhatIsHeld(t *testing.T) {
 			before := inUse()
 			x := query.NewIndex()
 			x.CountNew(clock.System{})
-			keys := make(map[string]metric.ScheduleID)
+			src, err := registry.New(new(forgetful), registry.Options{}).Source(t.Context(), "", true)
+			require.NoError(t, err)
 			for i := range c.n {
 				all := c.some(i)
+				var labels []metric.Labels
 				for _, s := range all {
-					keys[string(s.Labels.AppendKey(nil))] = s.ID
+					labels = append(labels, s.Labels)
 				}
+				_, err := src.Register(t.Context(), labels)
+				require.NoError(t, err)
 				x.Add(all)
 			}
 			held := float64(inUse() - before)
@@ -329,7 +333,7 @@ func TestBytesAreWhatIsHeld(t *testing.T) {
 			require.Greater(t, charged, held)
 			require.Less(t, charged, 2*held)
 			runtime.KeepAlive(x)
-			runtime.KeepAlive(keys)
+			runtime.KeepAlive(src)
 
 			// Other labels take the place of those that an id had.
 			all := c.some(0)

@@ -27,11 +27,23 @@ func (f *fakeStore) ids(t *testing.T) map[metric.ScheduleID]string {
 	return out
 }
 
+// labelled returns options for a registry beside something that knows the labels of all series.
+func labelled(opts registry.Options) registry.Options {
+	known := make(map[metric.ScheduleID]metric.Labels)
+	opts.OnNew = func(all []storage.Schedule) {
+		for _, s := range all {
+			known[s.ID] = s.Labels
+		}
+	}
+	opts.Labels = func(id metric.ScheduleID) metric.Labels { return known[id] }
+	return opts
+}
+
 // Series of a source that the store has forgotten are claimed again before the source is used,
 // under the same ids. The next lease lies above these ids.
 func TestForgottenSeriesAreClaimedAgain(t *testing.T) {
 	f := newFakeStore()
-	r := registry.New(f, registry.Options{LeaseSize: 8})
+	r := registry.New(f, labelled(registry.Options{LeaseSize: 8}))
 	for i, name := range []string{"a", "b"} {
 		require.Equal(t, idRange(3*i, 3), register(t, source(t, r, name), series(t, "m", 0, 1, 2)))
 	}
@@ -49,6 +61,45 @@ func TestForgottenSeriesAreClaimedAgain(t *testing.T) {
 	register(t, source(t, other, "c"), series(t, "m", seq(0, 8)...))
 	register(t, source(t, r, "d"), series(t, "m", 0, 1))
 	require.Len(t, f.ids(t), 16)
+}
+
+// Where nobody knows their labels, series that the store has forgotten are claimed when they report again, under the same
+// ids. Until then no other series gets these.
+func TestForgottenSeriesReportAgain(t *testing.T) {
+	f := newFakeStore()
+	r := registry.New(f, registry.Options{LeaseSize: 8})
+	require.Equal(t, idRange(0, 3), register(t, source(t, r, "a"), series(t, "m", 0, 1, 2)))
+	f.forget()
+	require.Equal(t, idRange(2, 1), register(t, source(t, r, "a"), series(t, "m", 2)))
+	require.Equal(t, idRange(3, 2), register(t, source(t, r, "a"), series(t, "new", 0, 1)))
+	f.doubts++ // nothing more is forgotten
+	require.Equal(t, idRange(5, 3), register(t, source(t, r, "b"), series(t, "m", 0, 1, 2)))
+
+	// A claim that fails keeps the id.
+	boom := errors.New("boom")
+	f.onClaim = func([]storage.Claim) error { return boom }
+	_, err := source(t, r, "a").Register(t.Context(), series(t, "m", 1))
+	require.ErrorIs(t, err, boom)
+	f.onClaim = nil
+	require.Equal(t, idRange(1, 1), register(t, source(t, r, "a"), series(t, "m", 1)))
+
+	// Another process has claimed it meanwhile. Samples lie under the old id, so no other series gets it.
+	other := registry.New(f, registry.Options{LeaseSize: 8})
+	ids := register(t, source(t, other, "a"), series(t, "m", 0))
+	require.Equal(t, ids, register(t, source(t, r, "a"), series(t, "m", 0)))
+	register(t, source(t, r, "c"), series(t, "m", seq(0, 20)...))
+	require.NotContains(t, f.ids(t), metric.ScheduleID(0))
+}
+
+// An id may have the labels of another series: of one that has got it since.
+func TestForgottenSeriesWithOtherLabels(t *testing.T) {
+	f := newFakeStore()
+	r := registry.New(f, registry.Options{LeaseSize: 8, Labels: func(metric.ScheduleID) metric.Labels { return series(t, "other", 0)[0] }})
+	register(t, source(t, r, "a"), series(t, "m", 0))
+	f.forget()
+	source(t, r, "a")
+	require.Empty(t, f.ids(t))
+	require.Equal(t, idRange(0, 1), register(t, source(t, r, "a"), series(t, "m", 0)))
 }
 
 // If others have got the ids since, the series get new ids, and the rest of the lease is given up.

@@ -31,11 +31,11 @@ type Newcomers struct {
 
 // claim is a series without an id, and the id that it is to get.
 type claim struct {
-	key    string
+	digest digest
 	labels metric.Labels
 	id     metric.ScheduleID
-	// done is set once the store has decided the id.
-	done bool
+	// had is that of the attempt. done is set once the store has decided the id.
+	had, done bool
 }
 
 // registration is the work on the newcomers of one source.
@@ -78,7 +78,7 @@ func (r *Registry) Register(ctx context.Context, all []*Newcomers) error {
 			r.census.release(inOrder[i].granted, inOrder[i].won)
 		}
 	}()
-	seen := make(map[string]*claim)
+	seen := make(map[digest]*claim)
 	n := 0
 	for i := range inOrder {
 		if err := inOrder[i].prepare(ctx, seen); err != nil {
@@ -122,7 +122,7 @@ func (s *Source) Register(ctx context.Context, series []metric.Labels) ([]metric
 
 // prepare finds the series that have no id, as far as there is room for them, and the ids to claim.
 // seen is scratch. The source's turn is held.
-func (g *registration) prepare(ctx context.Context, seen map[string]*claim) error {
+func (g *registration) prepare(ctx context.Context, seen map[digest]*claim) error {
 	s := g.Source
 	clear(seen)
 	g.Refused = nil
@@ -133,21 +133,21 @@ func (g *registration) prepare(ctx context.Context, seen map[string]*claim) erro
 	claims := make([]claim, 0, len(g.Series)) // it does not grow
 	for i, ls := range g.Series {
 		buf = ls.AppendKey(buf[:0])
-		if id, known := s.Lookup(buf); known {
+		d := s.r.seeds.digest(buf)
+		if id, known := s.ids.Load().find(d); known {
 			g.IDs[i] = id
 			continue
 		}
-		if g.at[i] = seen[string(buf)]; g.at[i] != nil {
+		if g.at[i] = seen[d]; g.at[i] != nil {
 			continue
 		}
-		key := string(buf)
-		labels, err := s.full(ls, key)
+		labels, err := s.full(ls, string(buf))
 		if err != nil {
 			return err
 		}
-		claims = append(claims, claim{key: key, labels: labels, id: NoID})
+		claims = append(claims, claim{digest: d, labels: labels, id: NoID})
 		c := &claims[len(claims)-1]
-		g.at[i], seen[key] = c, c
+		g.at[i], seen[d] = c, c
 		if want = append(want, c); len(want)%yieldEvery == 0 {
 			runtime.Gosched()
 		}
@@ -243,10 +243,7 @@ func (r *Registry) claimParts(ctx context.Context, parts []part, n int) error {
 			want = append(want, storage.Claim{Source: p.of.Source.partition, Schedule: storage.Schedule{ID: c.id, Labels: c.labels}})
 		}
 	}
-	ids, err := r.store.ClaimSchedules(ctx, want)
-	if err == nil && len(ids) != n {
-		err = fmt.Errorf("the store returned %d ids for %d series", len(ids), n)
-	}
+	ids, err := r.claimSchedules(ctx, want)
 	if err != nil {
 		return fmt.Errorf("register %d series, some of them of source %q: %w", n, parts[0].of.Source.name, err)
 	}
@@ -262,4 +259,21 @@ func (r *Registry) claimParts(ctx context.Context, parts []part, n int) error {
 		r.opts.OnNew(schedules)
 	}
 	return nil
+}
+
+// claimSchedules claims series in the store. It checks the ids that the store returns.
+func (r *Registry) claimSchedules(ctx context.Context, want []storage.Claim) ([]metric.ScheduleID, error) {
+	ids, err := r.store.ClaimSchedules(ctx, want)
+	if err != nil {
+		return nil, err
+	}
+	if len(ids) != len(want) {
+		return nil, fmt.Errorf("the store returned %d ids for %d series", len(ids), len(want))
+	}
+	for _, id := range ids {
+		if err := checkID(id); err != nil {
+			return nil, err
+		}
+	}
+	return ids, nil
 }

@@ -63,6 +63,9 @@ type Options struct {
 	// goroutines at once. It MUST NOT call the registry, and owns its argument. By default nothing
 	// is called.
 	OnNew func([]storage.Schedule)
+	// Labels returns the labels of a series by its id, nil if they are unknown. The registry asks for those of a series
+	// that the store has forgotten, to claim it again. By default it waits until the series reports again.
+	Labels func(metric.ScheduleID) metric.Labels
 }
 
 // Memory knows what series take in memory.
@@ -127,23 +130,24 @@ type Registry struct {
 	opts   Options
 	ids    allocator
 	census *census
+	seeds  seeds
 
 	// loads and checks are the reads of sources under way. They go on when the request that began
 	// them ends: a source may take longer to read than any sender waits.
-	loads  *errand.Keyed[sourceKey, *entry]
+	loads  *errand.Keyed[sourceKey, *Source]
 	checks *errand.Keyed[*Source, struct{}]
 
 	numbers atomic.Uint64 // the last Source.number
 
 	mu      sync.RWMutex
-	sources map[sourceKey]*entry // those that are loaded
-	// ring holds the entries of loaded sources for the clock algorithm that evicts them: hand
-	// passes over the ring, and takes the first entry not used since the last visit.
-	ring []*entry
+	sources map[sourceKey]*Source // those that are loaded
+	// ring holds the loaded sources for the clock algorithm that evicts them: hand passes over the
+	// ring, and takes the first source not used since the last visit.
+	ring []*Source
 	hand int
-	// empty holds, beside the ring, the entries that had no series when they were loaded, the latest
+	// empty holds, beside the ring, the sources that had no series when they were loaded, the latest
 	// of them; oldest is the one that goes next: into the ring if it has series by then.
-	empty  []*entry
+	empty  []*Source
 	oldest int
 	// forgotten counts the sources that were dropped with what was counted of them.
 	forgotten int
@@ -157,17 +161,10 @@ type sourceKey struct {
 
 // sourceBytes is what a source in memory takes, beside its name and its series: measured and rounded
 // up; see TestBytesOfSources.
-const sourceBytes = 900
+const sourceBytes = 640
 
-// bytes is what the source takes, beside its series. The name is in it twice, if it is derived.
-func (k sourceKey) bytes() int64 { return int64(sourceBytes + 2*len(k.name)) }
-
-// entry is a source in memory.
-type entry struct {
-	key  sourceKey
-	used atomic.Bool
-	src  *Source
-}
+// bytes is what the source takes, beside its series.
+func (k sourceKey) bytes() int64 { return int64(sourceBytes + len(k.name)) }
 
 // maxReads is how many sources are loaded at a time, and how many are checked. More of them wait.
 const maxReads = 1024
@@ -180,9 +177,10 @@ func New(store storage.Registry, opts Options) *Registry {
 		opts:    opts,
 		ids:     newAllocator(store, opts),
 		census:  newCensus(store, opts),
-		loads:   errand.NewKeyed[sourceKey, *entry](opts.Beside, maxReads),
+		seeds:   newSeeds(),
+		loads:   errand.NewKeyed[sourceKey, *Source](opts.Beside, maxReads),
 		checks:  errand.NewKeyed[*Source, struct{}](opts.Beside, maxReads),
-		sources: make(map[sourceKey]*entry),
+		sources: make(map[sourceKey]*Source),
 	}
 }
 
@@ -202,26 +200,26 @@ func partition(name string, derived bool) string {
 // on when ctx is done. A call is cheap enough for every report, and keeping the result longer gains
 // nothing. The name is copied if it is kept. Errors are the store's.
 func (r *Registry) Source(ctx context.Context, name string, derived bool) (*Source, error) {
-	e := r.entry(sourceKey{name, derived})
-	if e == nil {
+	s := r.loaded(sourceKey{name, derived})
+	if s == nil {
 		key := sourceKey{strings.Clone(name), derived}
 		var err error
-		e, err = r.loads.Do(ctx, key, func(ctx context.Context) (*entry, error) { return r.load(ctx, key) })
+		s, err = r.loads.Do(ctx, key, func(ctx context.Context) (*Source, error) { return r.load(ctx, key) })
 		if err != nil {
 			return nil, err
 		}
 	}
-	if !e.used.Load() {
-		e.used.Store(true)
+	if !s.used.Load() {
+		s.used.Store(true)
 	}
-	if err := e.src.check(ctx); err != nil {
+	if err := s.check(ctx); err != nil {
 		return nil, err
 	}
-	return e.src, nil
+	return s, nil
 }
 
-// entry returns the entry of a loaded source, nil if it is not loaded.
-func (r *Registry) entry(key sourceKey) *entry {
+// loaded returns a source that is loaded, otherwise nil.
+func (r *Registry) loaded(key sourceKey) *Source {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.sources[key]
@@ -233,83 +231,77 @@ func (r *Registry) entry(key sourceKey) *entry {
 func (r *Registry) Doubts() int64 { return r.store.Doubts() }
 
 // load loads a source, unless it is loaded by now.
-func (r *Registry) load(ctx context.Context, of sourceKey) (*entry, error) {
-	if e := r.entry(of); e != nil {
-		return e, nil
+func (r *Registry) load(ctx context.Context, of sourceKey) (*Source, error) {
+	if s := r.loaded(of); s != nil {
+		return s, nil
 	}
-	src := &Source{
+	s := &Source{
 		r:         r,
 		number:    r.numbers.Add(1),
-		name:      of.name,
 		derived:   of.derived,
 		partition: partition(of.name, of.derived),
 		turn:      make(chan struct{}, 1),
 		leaving:   newLeaving(r.opts),
-		ids:       make(map[string]metric.ScheduleID),
-		last:      NoID,
 	}
-	src.checked.Store(r.store.Doubts())
-	var key []byte
-	for sch, err := range r.store.SourceSchedules(ctx, src.partition) {
-		if err != nil {
-			return nil, fmt.Errorf("load the series of source %q: %w", of.name, err)
-		}
-		key = src.appendKey(key[:0], sch.Labels)
-		src.ids[string(key)] = sch.ID
-		src.last = max(src.last, sch.ID)
+	s.name = s.partition[len(s.partition)-len(of.name):]
+	s.checked.Store(r.store.Doubts())
+	ids, last, err := s.read(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("load the series of source %q: %w", of.name, err)
 	}
-	e := &entry{key: of, src: src}
+	s.last = last
+	s.ids.Store(ids)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.sources[of] = e
+	r.sources[s.key()] = s
 	r.census.sources.Add(of.bytes())
-	if len(src.ids) > 0 {
-		r.keep(e)
+	if ids.len() > 0 {
+		r.keep(s)
 	} else {
-		r.keepEmpty(e)
+		r.keepEmpty(s)
 	}
-	return e, nil
+	return s, nil
 }
 
 // maxEmpty is how many sources without series are kept. Those that are about to have some are among them.
 const maxEmpty = 1024
 
-// keepEmpty keeps a loaded entry that has no series yet, for a while.
-func (r *Registry) keepEmpty(e *entry) {
+// keepEmpty keeps a loaded source that has no series yet, for a while.
+func (r *Registry) keepEmpty(s *Source) {
 	if len(r.empty) < min(maxEmpty, r.opts.MaxSources) {
-		r.empty = append(r.empty, e)
+		r.empty = append(r.empty, s)
 		return
 	}
-	if old := r.empty[r.oldest]; old.src.Len() > 0 {
+	if old := r.empty[r.oldest]; old.Len() > 0 {
 		r.keep(old)
 	} else {
 		r.drop(old)
 	}
-	r.empty[r.oldest] = e
+	r.empty[r.oldest] = s
 	r.oldest = (r.oldest + 1) % len(r.empty)
 }
 
-func (r *Registry) drop(e *entry) {
-	delete(r.sources, e.key)
-	if e.src.samples.Load() > 0 {
+func (r *Registry) drop(s *Source) {
+	delete(r.sources, s.key())
+	if s.samples.Load() > 0 {
 		r.forgotten++
 	}
-	r.census.sources.Add(-e.key.bytes())
+	r.census.sources.Add(-s.key().bytes())
 }
 
-// keep puts a loaded entry into the ring, in the place of another when it is full.
-// Whoever still holds the other's Source may go on using it: what it knows stays
-// true, and what it does not know the store does.
-func (r *Registry) keep(e *entry) {
+// keep puts a loaded source into the ring, in the place of another when it is full.
+// Whoever still holds the other may go on using it: what it knows stays true, and what
+// it does not know the store does.
+func (r *Registry) keep(s *Source) {
 	if len(r.ring) < r.opts.MaxSources {
-		r.ring = append(r.ring, e)
+		r.ring = append(r.ring, s)
 		return
 	}
 	for r.ring[r.hand].used.Swap(false) {
 		r.hand = (r.hand + 1) % len(r.ring)
 	}
 	r.drop(r.ring[r.hand])
-	r.ring[r.hand] = e
+	r.ring[r.hand] = s
 	r.hand = (r.hand + 1) % len(r.ring)
 }
 

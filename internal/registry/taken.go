@@ -36,8 +36,8 @@ func (s *Source) taken() Taken {
 func (r *Registry) Sources(with func(Taken) bool) (forgotten int) {
 	r.mu.RLock()
 	all := make([]*Source, 0, len(r.sources))
-	for _, e := range r.sources {
-		all = append(all, e.src)
+	for _, s := range r.sources {
+		all = append(all, s)
 	}
 	forgotten = r.forgotten
 	r.mu.RUnlock()
@@ -58,16 +58,16 @@ func (r *Registry) SourcesBytes() int64 {
 
 // HasSource returns whether a source is in memory with series.
 func (r *Registry) HasSource(name string, derived bool) bool {
-	e := r.entry(sourceKey{name, derived})
-	return e != nil && e.src.Len() > 0
+	s := r.loaded(sourceKey{name, derived})
+	return s != nil && s.Len() > 0
 }
 
 // SourceTaken returns what was taken of a source in memory, and the ids of its series, sorted; ok is false if it is not
 // in memory. It does not load the source.
 func (r *Registry) SourceTaken(name string, derived bool) (t Taken, ids []metric.ScheduleID, ok bool) {
-	e := r.entry(sourceKey{name, derived})
-	if e == nil {
+	s := r.loaded(sourceKey{name, derived})
+	if s == nil {
 		return Taken{}, nil, false
 	}
-	return e.src.taken(), e.src.all(), true
+	return s.taken(), s.all(), true
 }

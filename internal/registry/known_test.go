@@ -1,0 +1,115 @@
+package registry
+
+import (
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/metric"
+)
+
+// TestKnownIsAMap: a table finds what a map does, also where many digests belong at the same place, and at the last.
+func TestKnownIsAMap(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	for name, random := range map[string]func() digest{
+		"random":  func() digest { return digest{rnd.Uint64(), rnd.Uint32()} },
+		"crowded": func() digest { return digest{^uint64(0) - rnd.Uint64N(4), rnd.Uint32N(1000)} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			ids := newKnown(0)
+			want := make(map[digest]metric.ScheduleID)
+			for len(want) < 2000 {
+				some := make(map[digest]metric.ScheduleID)
+				for range 1 + rnd.IntN(40) {
+					d := random()
+					if _, ok := want[d]; !ok {
+						some[d] = metric.ScheduleID(rnd.Uint32N(maxID))
+					}
+				}
+				ids = ids.with(len(some))
+				for d, id := range some {
+					_, ok := ids.find(d)
+					require.False(t, ok)
+					ids.add(d, id)
+					want[d] = id
+				}
+				require.Equal(t, len(want), ids.len())
+			}
+			got := make(map[digest]metric.ScheduleID)
+			for d, id := range ids.all() {
+				got[d] = id
+			}
+			require.Equal(t, want, got)
+			for d, id := range want {
+				found, ok := ids.find(d)
+				require.True(t, ok)
+				require.Equal(t, id, found)
+				_, ok = ids.find(digest{d.a, d.b + 1<<20})
+				require.Equal(t, hasKey(want, digest{d.a, d.b + 1<<20}), ok, "all bits count")
+			}
+			require.Less(t, len(ids.slots), 2*len(want))
+		})
+	}
+}
+
+func hasKey(m map[digest]metric.ScheduleID, d digest) bool {
+	_, ok := m[d]
+	return ok
+}
+
+// The greatest id has a slot, and greater ones are refused.
+func TestGreatestID(t *testing.T) {
+	ids := newKnown(1)
+	ids.add(digest{}, maxID)
+	id, ok := ids.find(digest{})
+	require.True(t, ok)
+	require.EqualValues(t, maxID, id)
+	require.NoError(t, checkID(maxID))
+	require.Error(t, checkID(maxID+1))
+	require.Error(t, checkID(NoID))
+}
+
+// Who looks up while another adds finds nothing, or the whole series.
+func TestFindWhileAdding(t *testing.T) {
+	const n = 20_000
+	ids := newKnown(n)
+	digestOf := func(i int) digest { return digest{uint64(i) * 0x9e3779b97f4a7c15, uint32(i)} }
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			for i := 0; i < n; {
+				id, ok := ids.find(digestOf(i))
+				if !ok {
+					runtime.Gosched()
+					continue
+				}
+				if id != metric.ScheduleID(i) {
+					t.Errorf("series %d is found as %d", i, id)
+				}
+				i++
+			}
+		})
+	}
+	for i := range n {
+		ids.add(digestOf(i), metric.ScheduleID(i))
+	}
+	wg.Wait()
+}
+
+// Two seeds give two hashes: neither part of a digest says anything of the other.
+func TestDigests(t *testing.T) {
+	s, other := newSeeds(), newSeeds()
+	key := []byte("some key")
+	d := s.digest(key)
+	require.Equal(t, d, s.digest([]byte("some key")))
+	require.NotEqual(t, d.a, other.digest(key).a)
+	require.NotEqual(t, d.b, other.digest(key).b)
+	require.NotEqual(t, uint32(d.a), d.b)
+	require.EqualValues(t, 16, unsafe.Sizeof(slot{}))
+}
