@@ -12,8 +12,8 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// SeriesBytes is what a series takes beside its labels.
-const SeriesBytes = seriesBytes
+// SeriesBytes is what a series takes beside its labels, with its part of a page.
+const SeriesBytes = seriesBytes + pageBytes/pageSize
 
 // TestLabelsAreReadWithoutTheLock: who reads labels does not wait for a writer.
 func TestLabelsAreReadWithoutTheLock(t *testing.T) {
