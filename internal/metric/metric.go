@@ -13,6 +13,10 @@ import "math"
 // few blocks.
 type ScheduleID int64
 
+// MaxScheduleID is the greatest id of a series: processes keep ids in 32 bits, of which one value is for none. Ids are
+// dense, so memory for more would be the least problem.
+const MaxScheduleID = math.MaxUint32 - 1
+
 // Sample is one measurement of one schedule.
 type Sample struct {
 	Schedule ScheduleID

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"math"
 	"runtime"
 	"slices"
 	"sync"
@@ -95,9 +94,6 @@ func NewIndex() *Index {
 	return x
 }
 
-// maxID is the greatest id of which an index takes a series. Ids are dense, so memory for more would be the least problem.
-const maxID = math.MaxUint32 - 1
-
 // Add adds series, but none without labels. If an id is known with other labels, the new labels replace them. Add can
 // serve as a registry's OnNew. Readers may see a part of the series before the others.
 func (x *Index) Add(schedules []storage.Schedule) {
@@ -130,7 +126,7 @@ func (x *Index) addAll(schedules []storage.Schedule, fresh bool) {
 
 // add returns whether the id is new.
 func (x *Index) add(s storage.Schedule) bool {
-	if s.ID < 0 || s.ID > maxID || len(s.Labels) == 0 || x.has(s.ID, s.Labels) {
+	if s.ID < 0 || s.ID > metric.MaxScheduleID || len(s.Labels) == 0 || x.has(s.ID, s.Labels) {
 		return false
 	}
 	bytes := 0

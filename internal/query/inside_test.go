@@ -54,10 +54,10 @@ func TestPackedOrder(t *testing.T) {
 func TestSeriesThatAreNotTaken(t *testing.T) {
 	x := NewIndex()
 	ls := metric.Labels{{Name: metric.NameLabel, Value: "m"}}
-	x.Add([]storage.Schedule{{ID: -1, Labels: ls}, {ID: maxID + 1, Labels: ls}, {ID: math.MaxInt64, Labels: ls}, {ID: 3}})
+	x.Add([]storage.Schedule{{ID: -1, Labels: ls}, {ID: metric.MaxScheduleID + 1, Labels: ls}, {ID: math.MaxInt64, Labels: ls}, {ID: 3}})
 	require.Zero(t, x.Len())
 	require.Zero(t, x.Bytes())
-	require.Nil(t, x.Labels(maxID+1))
+	require.Nil(t, x.Labels(metric.MaxScheduleID+1))
 }
 
 // TestReplacedLabelsLeaveNoTrace: labels that take the place of others again and again take no more and more memory.

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"hash/maphash"
 	"iter"
-	"math"
 	"math/bits"
 	"sync/atomic"
 
@@ -42,13 +41,10 @@ type slot struct {
 	id atomic.Uint32 // plus 1; 0 if there is no series
 }
 
-// maxID is the greatest id of a series, as that of the label index.
-const maxID = math.MaxUint32 - 1
-
 // checkID returns an error if no series can have the id.
 func checkID(id metric.ScheduleID) error {
-	if id < 0 || id > maxID {
-		return fmt.Errorf("%w: schedule id %d: must be 0 to %d", storage.ErrCorrupt, id, maxID)
+	if id < 0 || id > metric.MaxScheduleID {
+		return fmt.Errorf("%w: schedule id %d: must be 0 to %d", storage.ErrCorrupt, id, metric.MaxScheduleID)
 	}
 	return nil
 }

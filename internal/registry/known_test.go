@@ -29,7 +29,7 @@ func TestKnownIsAMap(t *testing.T) {
 				for range 1 + rnd.IntN(40) {
 					d := random()
 					if _, ok := want[d]; !ok {
-						some[d] = metric.ScheduleID(rnd.Uint32N(maxID))
+						some[d] = metric.ScheduleID(rnd.Uint32N(metric.MaxScheduleID))
 					}
 				}
 				ids = ids.with(len(some))
@@ -66,12 +66,12 @@ func hasKey(m map[digest]metric.ScheduleID, d digest) bool {
 // The greatest id has a slot, and greater ones are refused.
 func TestGreatestID(t *testing.T) {
 	ids := newKnown(1)
-	ids.add(digest{}, maxID)
+	ids.add(digest{}, metric.MaxScheduleID)
 	id, ok := ids.find(digest{})
 	require.True(t, ok)
-	require.EqualValues(t, maxID, id)
-	require.NoError(t, checkID(maxID))
-	require.Error(t, checkID(maxID+1))
+	require.EqualValues(t, metric.MaxScheduleID, id)
+	require.NoError(t, checkID(metric.MaxScheduleID))
+	require.Error(t, checkID(metric.MaxScheduleID+1))
 	require.Error(t, checkID(NoID))
 }
 
