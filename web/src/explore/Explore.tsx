@@ -19,7 +19,8 @@ import { evaluate, formOf, gridOver, mostBands, type Curve, type Evaluated, type
 import { Explain } from "./Explain";
 import { Legend } from "./Legend";
 import { metadata } from "./names";
-import { letter, Query, type Mark } from "./Query";
+import type { Mark } from "./editor";
+import { letter, Query } from "./Query";
 import { moved, RangeBar, RefreshPicker, wider, zoomed } from "./RangeBar";
 import { bareSelector, expressionFor, plainSelector, seriesText } from "./selector";
 import { read, write, type State } from "./state";

@@ -1,29 +1,7 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { Cross, Eye, EyeOff } from "../frame/icons";
-
-/** Mark is a mistake at a place of an expression. */
-export interface Mark {
-  line: number;
-  column: number;
-  message: string;
-}
-
-export interface MountOptions {
-  text: string;
-  caret?: number | undefined;
-  label: string;
-  placeholder: string;
-  changed: (text: string) => void;
-  run: () => void;
-}
-
-export interface Mounted {
-  set: (text: string) => void;
-  mark: (m: Mark | undefined) => void;
-  focus: () => void;
-  destroy: () => void;
-}
+import type { Mark, Mounted } from "./editor";
 
 interface Props {
   n: number;

@@ -1,4 +1,4 @@
-// The editor of expressions. It is fetched after the page has been shown, so nothing else may import it.
+// The editor of expressions. It is fetched after the page has been shown, so others import nothing but its types.
 import { autocompletion, closeBrackets, closeBracketsKeymap, completionKeymap, completionStatus } from "@codemirror/autocomplete";
 import { defaultKeymap, history, historyKeymap, insertNewlineAndIndent } from "@codemirror/commands";
 import { bracketMatching, HighlightStyle, syntaxHighlighting } from "@codemirror/language";
@@ -10,7 +10,29 @@ import { PromQLExtension } from "@prometheus-io/codemirror-promql";
 import { labelMatchersToString } from "@prometheus-io/codemirror-promql/dist/esm/parser/matcher";
 import type { PrometheusClient } from "@prometheus-io/codemirror-promql/dist/esm/client/prometheus";
 import { names, metadata } from "./names";
-import type { Mark, Mounted, MountOptions } from "./Query";
+
+/** Mark is a mistake at a place of an expression. */
+export interface Mark {
+  line: number;
+  column: number;
+  message: string;
+}
+
+export interface MountOptions {
+  text: string;
+  caret?: number | undefined;
+  label: string;
+  placeholder: string;
+  changed: (text: string) => void;
+  run: () => void;
+}
+
+export interface Mounted {
+  set: (text: string) => void;
+  mark: (m: Mark | undefined) => void;
+  focus: () => void;
+  destroy: () => void;
+}
 
 const server: PrometheusClient = {
   labelNames: (metric) => names("/api/v1/labels", metric ? [["match[]", metric]] : []),
