@@ -109,7 +109,7 @@ const (
 	maxFreshBytes = 4 << 20
 	// lookEvery is the number of measurements between two checks of whether the caller has gone.
 	lookEvery = 1 << 10
-	// yieldEvery is the number of new series after which other goroutines get their turn; see ADR 50.
+	// yieldEvery is the number of new series after which other goroutines get their turn; see ADR 9.
 	yieldEvery = 64
 )
 

@@ -99,7 +99,7 @@ func NewIndex() *Index {
 func (x *Index) Add(schedules []storage.Schedule) {
 	for some := range slices.Chunk(schedules, addAtOnce) {
 		x.addAll(some, true)
-		runtime.Gosched() // see ADR 50
+		runtime.Gosched() // see ADR 9
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 // and on a cluster one that fails is repeated as a whole.
 const claimSize = 4096
 
-// yieldEvery is the number of new series after which other goroutines get their turn; see ADR 50.
+// yieldEvery is the number of new series after which other goroutines get their turn; see ADR 9.
 const yieldEvery = 64
 
 // Newcomers are series of one source that are to be registered, and what came of it.
