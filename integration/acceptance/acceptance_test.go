@@ -17,8 +17,6 @@ func TestModel(t *testing.T) { Run(t, Backend{Open: openModel, Believes: true}) 
 // lastWriteWins opens stores where rows and deletes carry timestamps, as in Cassandra. All are sessions on one place.
 type lastWriteWins struct {
 	place *storagetest.LWWModel
-	// wrap, if set, is put around each store.
-	wrap func(storage.Store) storage.Store
 }
 
 func (l *lastWriteWins) open(_ testing.TB, s storage.Settings, r storage.Retention, clk clock.Clock) func() storage.Store {
@@ -28,9 +26,6 @@ func (l *lastWriteWins) open(_ testing.TB, s storage.Settings, r storage.Retenti
 			st = l.place
 		} else {
 			st = l.place.Session(clk)
-		}
-		if l.wrap != nil {
-			st = l.wrap(st)
 		}
 		return st
 	}

@@ -30,7 +30,7 @@ var list = []brk{
 	{
 		name: "a flush writes no mark for the blocks that it opens", invariant: 1,
 		file: "internal/cache/flush.go",
-		old:  "case o == nil:", new: "case o == nil && doubtful:",
+		old:  "open[g.Block.Start] == nil {", new: "open[g.Block.Start] == nil && late {",
 		pkg: "integration/acceptance", test: "TestModel/scripts/levels",
 	},
 	{
@@ -279,36 +279,6 @@ var list = []brk{
 	},
 
 	// 3. No lost mark.
-	{
-		name: "marks that the only copy has forgotten are not written again", invariant: 3,
-		file: "internal/cache/mend.go",
-		old:  "if !w.doubtful() || !w.remarkRest.over(w.cache.clk) {", new: "if true {",
-		pkg: "internal/cache", test: "TestMarksAreWrittenAgain",
-	},
-	{
-		name: "marks are written again, and their slices not opened again", invariant: 3,
-		file: "internal/cache/mend.go",
-		old:  "b.Open, b.Parts = slicesOf(b.Marks),", new: "b.Open, b.Parts = nil,",
-		pkg: "integration/acceptance", test: "TestForgottenOpening",
-	},
-	{
-		name: "a flush relies on a mark that the only copy may have forgotten", invariant: 3,
-		file: "internal/cache/flush.go",
-		old:  "case doubtful:", new: "case false:",
-		pkg: "internal/cache", test: "TestMarksAreWrittenAgain",
-	},
-	{
-		name: "an aggregator goes on in a slice of which the only copy has forgotten a part", invariant: 3,
-		file: "internal/rollup/progress.go",
-		old:  "clear(p.slices)", new: "_ = p.slices",
-		pkg: "integration/acceptance", test: "TestForgottenRun/it_is_back_for_the_next_run",
-	},
-	{
-		name: "a run completes a slice of which the only copy has forgotten a part", invariant: 3,
-		file: "internal/rollup/run.go",
-		old:  "if u.store.Doubts() != u.progress.doubts {", new: "if false {",
-		pkg: "integration/acceptance", test: "TestForgottenRun/it_is_back_before_the_run_gives_up",
-	},
 	{
 		name: "all marks of the partition are deleted, those that nobody has read too", invariant: 3,
 		file: "internal/storage/pebble/write.go",

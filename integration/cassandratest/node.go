@@ -260,22 +260,6 @@ func (n *Node) Restart(ctx context.Context) error {
 	return n.start(ctx)
 }
 
-// Keep copies what the node has on disk. The node must have been killed. rewind puts the copy back
-// after the node has been killed again. The node has then forgotten all later writes, like a node
-// that acknowledged before its log was on disk.
-func (n *Node) Keep() (rewind func() error, err error) {
-	copied := n.config.Dir + ".kept"
-	if err := os.CopyFS(copied, os.DirFS(n.config.Dir)); err != nil {
-		return nil, err
-	}
-	return func() error {
-		if err := os.RemoveAll(n.config.Dir); err != nil {
-			return err
-		}
-		return os.Rename(copied, n.config.Dir)
-	}, nil
-}
-
 // Pause freezes the process: connections stay open and nothing answers.
 func (n *Node) Pause() error { return n.current().pause() }
 

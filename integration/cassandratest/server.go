@@ -290,14 +290,6 @@ func (s *Server) Kill() error {
 	return nil
 }
 
-// Keep is Node.Keep for a server that was killed. It returns errWay unless the way is WayJVM.
-func (s *Server) Keep() (rewind func() error, err error) {
-	if s.cluster == nil {
-		return nil, fmt.Errorf("keep: %w: %s", errWay, s.way)
-	}
-	return s.cluster.Node(0).Keep()
-}
-
 // Restart starts the server again after Kill, with its data on disk. It returns errWay unless the
 // way is WayJVM.
 func (s *Server) Restart(ctx context.Context) error {

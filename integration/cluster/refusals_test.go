@@ -324,3 +324,17 @@ func TestSchemaAppliedByTwo(t *testing.T) {
 	p.Ready()
 	p.Stop()
 }
+
+// TestOneCopyThatForgets: schema apply and each process warn of a single copy that acknowledges
+// before its data is on disk.
+func TestOneCopyThatForgets(t *testing.T) {
+	t.Parallel()
+	pl := sharedPlace(t)
+	apply := pl.quern(t, "schema", "apply")
+	pl.applied(t, apply)
+	p := pl.ingest(t)
+	p.Ready()
+	for _, p := range []*process.Process{apply, p} {
+		assert.Contains(t, p.Stderr.String(), "there is only one copy of each row, and the servers acknowledge it before it is on disk")
+	}
+}

@@ -75,6 +75,7 @@ func TestWeather(t *testing.T) {
 	for _, p := range both {
 		p.Stop()
 		assert.Contains(t, p.Stderr.String(), "draining")
+		assert.NotContains(t, p.Stderr.String(), "there is only one copy of each row")
 	}
 
 	one := pl.serve(t, timing...)

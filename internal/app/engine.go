@@ -128,7 +128,7 @@ func (s *setup) startIngest(ctx context.Context, p *process, unfit func() error)
 		maxBytes = memory(ctx) / 2
 	}
 	p.Start(ctx, registry.Options{
-		MaxSeries: s.cfg.MaxSeries, MaxSeriesPerSource: s.cfg.MaxSeriesPerSource, OnNew: p.index.Add, Labels: p.index.Labels,
+		MaxSeries: s.cfg.MaxSeries, MaxSeriesPerSource: s.cfg.MaxSeriesPerSource, OnNew: p.index.Add,
 		MaxBytes: maxBytes, Memory: p.index,
 		Gone: p.reader.Gone, LeaseAge: leaseAge,
 		Beside: p.beside.run,

@@ -50,9 +50,6 @@ func blocksError(errs []error) error {
 // errTorn says that the chunks of an earlier failed flush come first, and cannot be written now.
 var errTorn = fmt.Errorf("%w: an earlier write of the block failed and cannot be repeated yet", storage.ErrUnavailable)
 
-// errForgotten says that a flush waits until marks that the store may have forgotten are written again.
-var errForgotten = fmt.Errorf("%w: it may have forgotten marks, which cannot be written again yet", storage.ErrUnavailable)
-
 // errUnmarked says that a unit waits because the store refuses its late mark.
 var errUnmarked = fmt.Errorf("%w: the block cannot be marked", storage.ErrUnavailable)
 
@@ -170,8 +167,6 @@ type unit struct {
 	opened []storage.PlacedMark
 	late   []storage.Mark
 	placed []storage.PlacedMark
-	// again are the open marks of blocks that were written to before. The store may have forgotten them.
-	again  []storage.PlacedMark
 	raw    []storage.RawChunk
 	cached []storage.CacheChunk
 }
@@ -248,7 +243,6 @@ func (w *Writer) begin(ctx context.Context, units []*unit) (*flush, error) {
 		return nil, err
 	}
 	f := &flush{startedMs: now, began: began, current: current, units: units, late: make(map[int64]bool)}
-	doubtful := w.doubtful()
 	for u, g := range f.samples() {
 		if _, err := w.in(ctx, g.Slice, now); err != nil {
 			return nil, err
@@ -256,21 +250,18 @@ func (w *Writer) begin(ctx context.Context, units []*unit) (*flush, error) {
 		late := w.over(g.Slice, now)
 		f.late[g.Slice.StartMs] = late
 		if late {
-			if m, ok := w.written[current.StartMs].unmarked(lateMark(g)); ok || doubtful {
+			if m, ok := w.written[current.StartMs].unmarked(lateMark(g)); ok {
 				m.ID = cmp.Or(m.ID, w.attempted(u, current, g))
 				u.late = append(u.late, m)
 			}
 			continue
 		}
-		switch o := w.written[g.Slice.StartMs].open[g.Block.Start]; {
-		case o == nil:
+		if w.written[g.Slice.StartMs].open[g.Block.Start] == nil {
 			id := w.attempted(u, g.Slice, g)
 			if id == (blocks.ID{}) {
 				id = w.cache.ids.Next(now)
 			}
 			u.opened = append(u.opened, w.cache.own(storage.MarkOpen, metric.Raw, g.Slice, g.Block.Start, id, 0))
-		case doubtful:
-			u.again = append(u.again, w.cache.own(storage.MarkOpen, metric.Raw, g.Slice, g.Block.Start, o.mark, 0))
 		}
 	}
 	return f, nil
@@ -291,9 +282,9 @@ func (w *Writer) write(ctx context.Context, f *flush) error {
 	var b storage.Batch
 	for _, u := range f.units {
 		u.placed = w.cache.place(metric.Raw, f.current, u.late, f.startedMs)
-		b.Marks = append(append(b.Marks, u.marks()...), u.again...)
+		b.Marks = append(b.Marks, u.marks()...)
 		b.Raw, b.Cache = append(b.Raw, u.raw...), append(b.Cache, u.cached...)
-		b.Parts = append(b.Parts, storage.Part{Marks: len(u.opened) + len(u.placed) + len(u.again), Raw: len(u.raw), Cache: len(u.cached)})
+		b.Parts = append(b.Parts, storage.Part{Marks: len(u.opened) + len(u.placed), Raw: len(u.raw), Cache: len(u.cached)})
 	}
 	b.Open = slicesOf(b.Marks)
 	err := w.cache.store.Write(ctx, &b)

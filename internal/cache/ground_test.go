@@ -1,7 +1,6 @@
 package cache_test
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"time"
@@ -341,83 +340,4 @@ func TestSealBehindALaterRun(t *testing.T) {
 			require.Equal(t, tc.want, marks[0].Kind)
 		})
 	}
-}
-
-// forgetful is a store that may have forgotten writes.
-type forgetful struct {
-	storage.Store
-	doubts int64
-}
-
-// Doubts implements storage.Registry.
-func (f *forgetful) Doubts() int64 { return f.doubts }
-
-// forget deletes all marks of the slice of eleven.
-func (f *forgetful) forget(t *testing.T) {
-	t.Helper()
-	k := storage.IndexPartition{SliceKey: storage.SliceKey{StartMs: eleven.UnixMilli()}}
-	require.NoError(t, f.DeleteMarks(t.Context(), 0, k, marksOf(t, f, eleven)))
-	f.doubts++
-}
-
-// TestMarksAreWrittenAgain: the store has forgotten all marks. They are written again by the first attempt that
-// succeeds, and nothing is sealed before. A flush in the meantime relies on none of them.
-func TestMarksAreWrittenAgain(t *testing.T) {
-	_, faulty, clk := setUp(4)
-	store := &forgetful{Store: faulty}
-	c := cache.New(store, clk, 1, cache.DefaultTiming())
-	w := cache.NewWriter(c)
-	before := eleven.Add(-3 * time.Hour)
-	all := []cache.BlockSamples{
-		group(eleven, blocks.Of(0, 4), 1), group(eleven, blocks.Of(4, 4), 1),
-		group(before, blocks.Of(8, 4), 1), group(before, blocks.Of(12, 4), 1),
-	}
-	require.NoError(t, w.Flush(t.Context(), all))
-	marks := marksOf(t, store, eleven)
-	require.Len(t, marks, len(all))
-	store.forget(t)
-
-	for _, attempt := range []func(context.Context) error{w.Settle, w.Seal} {
-		faulty.Fail("Write", blocks.Range{}, 1, storage.ErrTimeout)
-		require.ErrorIs(t, attempt(t.Context()), storage.ErrTimeout)
-		require.True(t, w.Owes())
-		require.Empty(t, marksOf(t, store, eleven))
-	}
-	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{all[0], all[2]}))
-	require.Equal(t, []storage.Mark{marks[0], marks[2]}, marksOf(t, store, eleven))
-	clk.Set(eleven.Add(time.Hour + time.Minute))
-	faulty.Fail("Write", blocks.Range{}, 1, storage.ErrTimeout)
-	require.ErrorIs(t, w.Seal(t.Context()), storage.ErrTimeout)
-	require.Equal(t, []storage.Mark{marks[0], marks[2]}, marksOf(t, store, eleven))
-	require.NoError(t, w.Settle(t.Context()))
-	require.Equal(t, marks, marksOf(t, store, eleven))
-	require.False(t, w.Owes())
-	require.NoError(t, w.Seal(t.Context()))
-	marks[0].Kind, marks[0].Chunks = storage.MarkFresh, 2
-	marks[1].Kind, marks[1].Chunks = storage.MarkFresh, 1
-	require.Equal(t, marks, marksOf(t, store, eleven))
-}
-
-// TestForgottenMarkOverTheEnd: a flush that writes the mark of a block again, since the store may have forgotten it,
-// ends after the slice. The mark stays: what was there before relies on it.
-func TestForgottenMarkOverTheEnd(t *testing.T) {
-	_, faulty, clk := setUp(4)
-	store := &forgetful{Store: faulty}
-	c := cache.New(store, clk, 1, cache.DefaultTiming())
-	w := cache.NewWriter(c)
-	two := group(eleven, blocks.Of(0, 4), 2)
-	first, second := two, two
-	first.Samples, second.Samples = two.Samples[:1], two.Samples[1:]
-	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{first}))
-	marks := marksOf(t, store, eleven)
-	store.forget(t)
-	faulty.Add(storagetest.Rule{Op: "Write", Times: 1, After: func() error {
-		clk.Set(eleven.Add(time.Hour + time.Minute))
-		return nil
-	}})
-	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{second}))
-	require.Equal(t, marks, marksOf(t, store, eleven))
-	late := marksOf(t, store, eleven.Add(time.Hour))
-	require.Len(t, late, 1)
-	require.Equal(t, []metric.ScheduleID{1}, late[0].Schedules)
 }

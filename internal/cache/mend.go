@@ -84,7 +84,7 @@ func (p pause) over(clk clock.Clock) bool { return p.span == 0 || clk.Elapsed()-
 // Owes reports whether chunks wait to be written again, or blocks to be marked again.
 func (w *Writer) Owes() bool {
 	for _, x := range w.written {
-		if x.overtaken() || w.doubtful() && x.marked() {
+		if x.overtaken() {
 			return true
 		}
 	}
@@ -95,16 +95,14 @@ func (w *Writer) Owes() bool {
 //
 //   - It writes the chunks of failed flushes again, except during the pause after a failed attempt (see
 //     Hurry).
-//   - If the store may have forgotten marks, it writes all marks of this process again, except during the
-//     pause after a failed attempt.
 //   - It looks for slices that were ground before they were over, and marks late what this process has
 //     written to them.
 //
 // Call it every second and before the process ends, so that little exists only in memory.
 func (w *Writer) Settle(ctx context.Context) error {
-	err := w.remark(ctx)
+	var err error
 	if len(w.torn) > 0 && w.rest.over(w.cache.clk) {
-		err = errors.Join(err, w.mend(ctx)) // which looks too
+		err = w.mend(ctx) // which looks too
 	} else {
 		away := w.look(ctx)
 		for _, start := range slices.Sorted(maps.Keys(away)) {
@@ -114,39 +112,9 @@ func (w *Writer) Settle(ctx context.Context) error {
 	return errors.Join(err, w.catchUp(ctx))
 }
 
-// Hurry ends the pauses after failed attempts to write torn chunks or marks again: the next Settle
-// tries at once. It is for the last moments of a slice or of the process.
-func (w *Writer) Hurry() { w.rest, w.remarkRest = pause{}, pause{} }
-
-// doubtful reports whether the store may have forgotten marks of this process (ADR 41). Until remark has
-// written them again, flushes rely on none of them.
-func (w *Writer) doubtful() bool { return w.cache.store.Doubts() != w.doubts }
-
-// remark writes all marks of this process again if the store may have forgotten some of them, and opens their
-// slices again. The caller looks afterwards: a run that has begun meanwhile may have missed them.
-func (w *Writer) remark(ctx context.Context) error {
-	if !w.doubtful() || !w.remarkRest.over(w.cache.clk) {
-		return nil
-	}
-	doubts, began := w.cache.store.Doubts(), w.cache.clk.Elapsed()
-	b := &storage.Batch{}
-	for _, start := range slices.Sorted(maps.Keys(w.written)) {
-		if x := w.written[start]; !x.begun { // otherwise catchUp puts late ones
-			b.Marks = append(b.Marks, w.marksIn(w.cache.ladder.SliceAt(metric.Raw, start), x)...)
-		}
-	}
-	if len(b.Marks) > 0 {
-		b.Open, b.Parts = slicesOf(b.Marks), slices.Repeat([]storage.Part{{Marks: 1}}, len(b.Marks))
-		err := w.cache.store.Write(ctx, b)
-		w.cache.noteOpened(b.Open)
-		if err != nil {
-			w.remarkRest = pauseAfter(w.cache.clk, began)
-			return fmt.Errorf("write %d marks again that the store may have forgotten: %w", len(b.Marks), err)
-		}
-	}
-	w.doubts, w.remarkRest = doubts, pause{}
-	return nil
-}
+// Hurry ends the pause after a failed attempt to write torn chunks again: the next Settle tries at
+// once. It is for the last moments of a slice or of the process.
+func (w *Writer) Hurry() { w.rest = pause{} }
 
 func (w *Writer) lostBlocks() lostBlocks {
 	if len(w.torn) == 0 {

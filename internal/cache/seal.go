@@ -19,18 +19,13 @@ import (
 // Call it after a slice's end plus the grace, and before the run. Sealing is a hint: blocks that are sealed
 // too late, or not at all, are ground from the raw table. So a seal that fails is not repeated. The marks
 // are there, since the run had not begun when Seal asked the store. If it had begun, by whatever clock, Seal
-// puts late marks until that succeeds. If the store may have forgotten the marks, Seal writes them again
-// first, and seals nothing until that has succeeded.
+// puts late marks until that succeeds.
 //
 // Seal does not seal blocks of a slice if it, or a later one, has ever been ground: the cache may lack what was
 // ground then (ADR 36).
 func (w *Writer) Seal(ctx context.Context) error {
-	unknown := w.remark(ctx)
 	away := w.look(ctx)
-	unknown = errors.Join(unknown, w.catchUp(ctx))
-	if w.doubtful() {
-		return unknown
-	}
+	unknown := w.catchUp(ctx)
 	now := clock.NowMs(w.cache.clk)
 	b := &storage.Batch{}
 	sealed := make(map[int64]*written)

@@ -51,7 +51,7 @@ func (g *BlockSamples) check() {
 //     for step 1 (ADR 27), and its mark stays open, so that the run reads the raw table.
 //
 // When the slice has closed, Seal replaces the open marks by fresh ones with the number of cache
-// chunks (ADR 3). If the store may have forgotten marks, Settle writes all of them again (remark).
+// chunks (ADR 3).
 type Writer struct {
 	cache     *Cache
 	groupSize int
@@ -72,10 +72,6 @@ type Writer struct {
 	// same work. Flushes try again after strayRest, the pause after a failed attempt.
 	stray     []storage.PlacedMark
 	strayRest pause
-	// doubts is what the store counted when the marks in written were last known to be there. remarkRest
-	// is the pause after an attempt to write them again that failed.
-	doubts     int64
-	remarkRest pause
 }
 
 // NewWriter returns the writer of one ingest process.
@@ -85,7 +81,6 @@ func NewWriter(c *Cache) *Writer {
 		groupSize: c.store.Settings().GroupSize,
 		written:   make(map[int64]*written),
 		torn:      make(map[blockKey]*torn),
-		doubts:    c.store.Doubts(),
 	}
 }
 
@@ -188,12 +183,6 @@ func (w *Writer) makeRoom(ctx context.Context, s metric.Slice, x *written) error
 	if len(x.late)+x.named < maxRememberedLate {
 		return nil
 	}
-	if err := w.remark(ctx); err != nil {
-		return err
-	}
-	if w.doubtful() {
-		return errForgotten
-	}
 	if err := w.lookAt(ctx, s, x); err != nil || x.begun {
 		return err
 	}
@@ -215,12 +204,8 @@ func (x *written) drop(m storage.PlacedMark) {
 
 // forget drops the entries of slices whose run is due. It asks the store first: a run that
 // has not begun will read all marks. One that has may have begun long before the slice was over;
-// then catchUp needs the entry. forget keeps an entry if the store does not answer, or may have forgotten
-// the marks.
+// then catchUp needs the entry. forget keeps an entry if the store does not answer.
 func (w *Writer) forget(ctx context.Context, nowMs int64) {
-	if w.doubtful() {
-		return
-	}
 	for _, start := range slices.Sorted(maps.Keys(w.written)) {
 		s, x := w.cache.ladder.SliceAt(metric.Raw, start), w.written[start]
 		if w.cache.timing.Due(s, nowMs) && w.lookAt(ctx, s, x) == nil && !x.overtaken() {

@@ -105,10 +105,6 @@ const SettleEvery = time.Second
 // ErrClosed says that ingest is draining. Nothing was stored.
 var ErrClosed = fmt.Errorf("shutting down: %w", storage.ErrUnavailable)
 
-// errForgotten says that the samples were written, but the store may have forgotten their series,
-// or the samples too.
-var errForgotten = fmt.Errorf("samples may not be stored: %w for a moment, and may have lost recent writes", storage.ErrUnavailable)
-
 // Ingest accepts reports. Many goroutines may call Append. One goroutine commits their samples
 // together, one commit after the other.
 type Ingest struct {
@@ -228,7 +224,6 @@ func (in *Ingest) append(ctx context.Context, reports []Report, ageCap time.Dura
 	}
 	r := in.scratch.Get().(*resolver)
 	defer in.scratch.Put(r)
-	doubts := in.registry.Doubts()
 	held := hold{in: in, ctx: ctx, client: admission.ClientOf(ctx)}
 	for _, rep := range reports {
 		held.most += len(rep.Measurements)
@@ -243,9 +238,6 @@ func (in *Ingest) append(ctx context.Context, reports []Report, ageCap time.Dura
 	overwritten, err := in.wait(ctx, r.samples, &held)
 	if err != nil {
 		return Result{}, err
-	}
-	if in.registry.Doubts() != doubts {
-		return Result{}, errForgotten
 	}
 	in.metrics.accepted.Add(float64(len(r.samples)))
 	nowMs := clock.NowMs(in.clk)
@@ -294,24 +286,16 @@ func (in *Ingest) Delete(ctx context.Context, at *blocks.Place, samples []metric
 	if len(samples) == 0 {
 		return nil
 	}
-	doubts := in.registry.Doubts()
 	// The commit may go on after the end of ctx.
 	c := &commit{samples: slices.Clone(samples), at: at}
 	for i := range c.samples {
 		c.samples[i].Value = metric.Tombstone()
 	}
 	// They are a commit of their own: within one commit the last sample stays, and a chunk has one place.
-	err := in.between(ctx, func(ctx context.Context) error {
+	return in.between(ctx, func(ctx context.Context) error {
 		in.commit(ctx, new(grouper), c)
 		return c.outcome(c.samples)
 	})
-	if err != nil {
-		return err
-	}
-	if in.registry.Doubts() != doubts {
-		return errForgotten
-	}
-	return nil
 }
 
 // unfit returns why nothing may be written, as an error for callers.

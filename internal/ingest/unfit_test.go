@@ -63,40 +63,6 @@ func TestUnfit(t *testing.T) {
 	})
 }
 
-// doubtful is a store that may have forgotten something when a test says so.
-type doubtful struct {
-	storage.Store
-	doubts atomic.Int64
-}
-
-func (d *doubtful) Doubts() int64 { return d.doubts.Load() }
-
-// TestForgotten: a report or a deletion that the store may have forgotten is not acknowledged.
-func TestForgotten(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		clk := clock.System{}
-		model := newStore(clk)
-		store := &doubtful{Store: model}
-		in := ingest.Start(t.Context(), parts(store, clk, registry.Options{}), ingest.Options{})
-		_, err := in.Append(t.Context(), report(1))
-		require.NoError(t, err)
-		for name, do := range map[string]func() error{
-			"append": func() error { _, err := in.Append(t.Context(), report(1)); return err },
-			"delete": func() error { return in.Delete(t.Context(), nil, []metric.Sample{{TimeMs: time.Now().UnixMilli()}}) },
-		} {
-			require.NoError(t, do(), name)
-			model.Add(storagetest.Rule{Op: "Write", Times: 1, After: func() error {
-				store.doubts.Add(1)
-				return nil
-			}})
-			err := do()
-			require.ErrorIs(t, err, storage.ErrUnavailable, name)
-			require.ErrorContains(t, err, "may have lost recent writes", name)
-		}
-		require.NoError(t, in.Close())
-	})
-}
-
 // TestPlaceFollowsCommits: a place in the order is taken behind the commit under way, whose samples cannot be read yet.
 func TestPlaceFollowsCommits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

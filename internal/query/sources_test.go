@@ -23,8 +23,6 @@ type forgetful struct {
 	next metric.ScheduleID
 }
 
-func (*forgetful) Doubts() int64 { return 0 }
-
 func (f *forgetful) LeaseIDs(_ context.Context, n int) (blocks.Range, error) {
 	r := blocks.Range{Start: f.next, End: f.next + metric.ScheduleID(n)}
 	f.next = r.End

@@ -3,7 +3,6 @@ package registry
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -34,10 +33,6 @@ type allocator struct {
 	mu      sync.Mutex
 	// free are the leased ids that are not handed out: sorted, disjoint, not adjacent.
 	free []blocks.Range
-	// leases are the leases of this process that no other process has got since. kept is the
-	// store's Doubts when this was last known.
-	leases []blocks.Range
-	kept   int64
 
 	// Leases are used up to an age. When the oldest lease, taken at since, is as old as age, the
 	// rest of all leases is given up: ids below from are not used any more. next is the end of the
@@ -51,7 +46,6 @@ type allocator struct {
 func newAllocator(store storage.Registry, opts Options) allocator {
 	return allocator{
 		store: store, leaseSize: opts.LeaseSize, leasing: make(chan struct{}, 1), age: opts.LeaseAge, clk: opts.Clock,
-		kept: store.Doubts(),
 	}
 }
 
@@ -95,19 +89,14 @@ const fewIDs = 128
 
 // take hands out n consecutive ids, starting at next if those are free.
 func (a *allocator) take(ctx context.Context, n int, next metric.ScheduleID) (blocks.Range, error) {
-	if a.trusted() {
-		if r, ok := a.takeFree(n, next); ok {
-			return r, nil
-		}
+	if r, ok := a.takeFree(n, next); ok {
+		return r, nil
 	}
 	select {
 	case a.leasing <- struct{}{}:
 		defer func() { <-a.leasing }()
 	case <-ctx.Done():
 		return blocks.Range{}, context.Cause(ctx)
-	}
-	if err := a.keep(ctx); err != nil {
-		return blocks.Range{}, err
 	}
 	for {
 		// Another goroutine may have leased, or used up, ids meanwhile.
@@ -125,76 +114,8 @@ func (a *allocator) take(ctx context.Context, n int, next metric.ScheduleID) (bl
 		if lease.Len() < n {
 			return blocks.Range{}, fmt.Errorf("lease schedule ids: asked for %d, got %d", max(n, a.leaseSize), lease.Len())
 		}
-		a.mu.Lock()
-		a.leases = append(a.leases, lease)
-		a.mu.Unlock()
 		a.leased(lease, at)
 	}
-}
-
-// confirm records the leases in the store again, if the store may have forgotten them. It gives up
-// leases that others have got since.
-func (a *allocator) confirm(ctx context.Context) error {
-	select {
-	case a.leasing <- struct{}{}:
-		defer func() { <-a.leasing }()
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	return a.keep(ctx)
-}
-
-// keep is confirm for the holder of leasing.
-func (a *allocator) keep(ctx context.Context) error {
-	doubts := a.store.Doubts()
-	a.mu.Lock()
-	leases, done := slices.Clone(a.leases), a.kept == doubts
-	a.mu.Unlock()
-	if done {
-		return nil
-	}
-	var kept []blocks.Range
-	for _, l := range leases {
-		switch err := a.store.KeepIDs(ctx, l); {
-		case err == nil:
-			kept = append(kept, l)
-		case !errors.Is(err, storage.ErrConflict):
-			return fmt.Errorf("keep the lease of schedule ids: %w", err)
-		}
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.leases, a.kept = kept, doubts
-	free := a.free
-	a.free = nil
-	for _, f := range free { // f may span leases
-		for _, l := range kept {
-			if both := (blocks.Range{Start: max(f.Start, l.Start), End: min(f.End, l.End)}); both.Start < both.End {
-				a.insert(both)
-			}
-		}
-	}
-	return nil
-}
-
-// owns says whether an id belongs to a lease of this process. a.mu is held.
-func (a *allocator) owns(id metric.ScheduleID) bool {
-	return slices.ContainsFunc(a.leases, func(l blocks.Range) bool { return l.Contains(id) })
-}
-
-// mine says whether an id belongs to a lease of this process.
-func (a *allocator) mine(id metric.ScheduleID) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.owns(id)
-}
-
-// trusted says whether the leases are certainly still this process's.
-func (a *allocator) trusted() bool {
-	doubts := a.store.Doubts()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.kept == doubts
 }
 
 func (a *allocator) takeFree(n int, next metric.ScheduleID) (blocks.Range, bool) {
@@ -231,14 +152,9 @@ func (a *allocator) takeFree(n int, next metric.ScheduleID) (blocks.Range, bool)
 func (a *allocator) giveBack(r blocks.Range) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if r.Start < a.from || !a.owns(r.Start) {
+	if r.Start < a.from {
 		return
 	}
-	a.insert(r)
-}
-
-// insert adds a range to free. a.mu is held.
-func (a *allocator) insert(r blocks.Range) {
 	i, _ := slices.BinarySearchFunc(a.free, r.Start, func(f blocks.Range, start metric.ScheduleID) int {
 		return cmp.Compare(f.Start, start)
 	})

@@ -34,8 +34,7 @@ type claim struct {
 	digest digest
 	labels metric.Labels
 	id     metric.ScheduleID
-	// had is that of the attempt. done is set once the store has decided the id.
-	had, done bool
+	done   bool // the store has decided the id
 }
 
 // registration is the work on the newcomers of one source.

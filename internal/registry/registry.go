@@ -63,9 +63,6 @@ type Options struct {
 	// goroutines at once. It MUST NOT call the registry, and owns its argument. By default nothing
 	// is called.
 	OnNew func([]storage.Schedule)
-	// Labels returns the labels of a series by its id, nil if they are unknown. The registry asks for those of a series
-	// that the store has forgotten, to claim it again. By default it waits until the series reports again.
-	Labels func(metric.ScheduleID) metric.Labels
 }
 
 // Memory knows what series take in memory.
@@ -132,10 +129,9 @@ type Registry struct {
 	census *census
 	seeds  seeds
 
-	// loads and checks are the reads of sources under way. They go on when the request that began
-	// them ends: a source may take longer to read than any sender waits.
-	loads  *errand.Keyed[sourceKey, *Source]
-	checks *errand.Keyed[*Source, struct{}]
+	// loads are the reads of sources under way. They go on when the request that began them ends: a
+	// source may take longer to read than any sender waits.
+	loads *errand.Keyed[sourceKey, *Source]
 
 	numbers atomic.Uint64 // the last Source.number
 
@@ -166,7 +162,7 @@ const sourceBytes = 640
 // bytes is what the source takes, beside its series.
 func (k sourceKey) bytes() int64 { return int64(sourceBytes + len(k.name)) }
 
-// maxReads is how many sources are loaded at a time, and how many are checked. More of them wait.
+// maxReads is how many sources are loaded at a time. More of them wait.
 const maxReads = 1024
 
 // New makes a registry on a store. It does no I/O.
@@ -179,7 +175,6 @@ func New(store storage.Registry, opts Options) *Registry {
 		census:  newCensus(store, opts),
 		seeds:   newSeeds(),
 		loads:   errand.NewKeyed[sourceKey, *Source](opts.Beside, maxReads),
-		checks:  errand.NewKeyed[*Source, struct{}](opts.Beside, maxReads),
 		sources: make(map[sourceKey]*Source),
 	}
 }
@@ -212,9 +207,6 @@ func (r *Registry) Source(ctx context.Context, name string, derived bool) (*Sour
 	if !s.used.Load() {
 		s.used.Store(true)
 	}
-	if err := s.check(ctx); err != nil {
-		return nil, err
-	}
 	return s, nil
 }
 
@@ -224,11 +216,6 @@ func (r *Registry) loaded(key sourceKey) *Source {
 	defer r.mu.RUnlock()
 	return r.sources[key]
 }
-
-// Doubts counts how often the store may have forgotten what it had acknowledged. After a new doubt,
-// samples written to ids that were looked up before may not be readable under them; Source finds
-// out.
-func (r *Registry) Doubts() int64 { return r.store.Doubts() }
 
 // load loads a source, unless it is loaded by now.
 func (r *Registry) load(ctx context.Context, of sourceKey) (*Source, error) {
@@ -244,7 +231,6 @@ func (r *Registry) load(ctx context.Context, of sourceKey) (*Source, error) {
 		leaving:   newLeaving(r.opts),
 	}
 	s.name = s.partition[len(s.partition)-len(of.name):]
-	s.checked.Store(r.store.Doubts())
 	ids, last, err := s.read(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("load the series of source %q: %w", of.name, err)

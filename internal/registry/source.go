@@ -1,7 +1,6 @@
 package registry
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -9,7 +8,6 @@ import (
 
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/metric"
-	"github.com/quern/quern/internal/storage"
 )
 
 // Source is the known series of one source. It is safe for concurrent use.
@@ -26,28 +24,18 @@ type Source struct {
 	// with different ids. It is a channel so that waiting can be cancelled. Who takes several turns
 	// takes them in the order of number.
 	turn chan struct{}
-	// last is the greatest id, NoID if there is none. doubt holds the ids with which some series
-	// without an id are to be claimed. Both belong to the holder of turn, as does leaving.
+	// last is the greatest id, NoID if there is none. doubt holds the ids of claims that failed but may
+	// have taken effect: such a series is claimed again with the same id, so that retries against a
+	// failing store use up no more ids. Both belong to the holder of turn, as does leaving.
 	last    metric.ScheduleID
-	doubt   map[digest]attempt
+	doubt   map[digest]metric.ScheduleID
 	leaving *leaving
 
 	// What this process has taken of the source since it was loaded, and when it last took some, in Unix ms.
 	samples, bytes, lastMs atomic.Int64
 
-	// checked is the store's Doubts when the known series were last read or checked.
-	checked atomic.Int64
-
 	// ids are those of the known series. Only the holder of turn changes them.
 	ids atomic.Pointer[known]
-}
-
-// attempt is the id of a claim that failed but may have taken effect. The series is claimed again
-// with the same id, so that retries against a failing store use up no more ids.
-type attempt struct {
-	id metric.ScheduleID
-	// had: the series had the id, and samples may lie under it. So no other series may get it.
-	had bool
 }
 
 func (s *Source) key() sourceKey { return sourceKey{s.name, s.derived} }
@@ -79,132 +67,6 @@ func (s *Source) read(ctx context.Context) (ids *known, last metric.ScheduleID, 
 	return ids, last, nil
 }
 
-// check compares the known series with the store, if the store may have forgotten some. Forgotten
-// series are claimed again under their ids, so that what was written to them has its labels. If
-// another process may have got these ids since, the series are claimed under new ids. This goes on
-// when ctx is done.
-func (s *Source) check(ctx context.Context) error {
-	if s.checked.Load() == s.r.store.Doubts() {
-		return nil
-	}
-	_, err := s.r.checks.Do(ctx, s, func(ctx context.Context) (struct{}, error) { return struct{}{}, s.compare(ctx) })
-	return err
-}
-
-func (s *Source) compare(ctx context.Context) error {
-	select {
-	case s.turn <- struct{}{}:
-		defer func() { <-s.turn }()
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	doubts := s.r.store.Doubts()
-	if s.checked.Load() == doubts {
-		return nil
-	}
-	if err := s.reclaim(ctx); err != nil {
-		return fmt.Errorf("check whether the store still has the series of source %q: %w", s.name, err)
-	}
-	s.checked.Store(doubts)
-	return nil
-}
-
-func (s *Source) reclaim(ctx context.Context) error {
-	if err := s.r.ids.confirm(ctx); err != nil {
-		return err
-	}
-	there, last, err := s.read(ctx)
-	if err != nil {
-		return err
-	}
-	lost, doubt := s.lost(there)
-	fresh := 0
-	for i := range lost {
-		if !s.r.ids.mine(lost[i].id) {
-			lost[i].id = NoID
-			fresh++
-		}
-	}
-	if fresh > 0 {
-		got, err := s.r.ids.take(ctx, fresh, NoID)
-		if err != nil {
-			return err
-		}
-		for i := range lost {
-			if lost[i].id == NoID {
-				lost[i].id = got.Start
-				got.Start++
-			}
-		}
-	}
-	there = there.with(len(lost))
-	for some := range slices.Chunk(lost, claimSize) {
-		want := make([]storage.Claim, len(some))
-		schedules := make([]storage.Schedule, len(some))
-		for i, c := range some {
-			schedules[i] = storage.Schedule{ID: c.id, Labels: c.labels}
-			want[i] = storage.Claim{Source: s.partition, Schedule: schedules[i]}
-		}
-		ids, err := s.r.claimSchedules(ctx, want)
-		if err != nil {
-			return err
-		}
-		for i, c := range some {
-			there.add(c.digest, ids[i])
-			schedules[i].ID, last = ids[i], max(last, ids[i])
-		}
-		if s.r.opts.OnNew != nil {
-			s.r.opts.OnNew(schedules)
-		}
-	}
-	s.ids.Store(there)
-	s.last, s.doubt = max(s.last, last), doubt
-	return nil
-}
-
-// lost returns the known series that are not there, in the order of their ids. Those of which nobody
-// knows the labels are claimed when they report again, if the ids are still this process's.
-func (s *Source) lost(there *known) (lost []claim, doubt map[digest]attempt) {
-	again := func(d digest, id metric.ScheduleID) {
-		if !s.r.ids.mine(id) {
-			return
-		}
-		if doubt == nil {
-			doubt = make(map[digest]attempt)
-		}
-		doubt[d] = attempt{id: id, had: true}
-	}
-	for d, at := range s.doubt { // the others may be ids of leases that were given up
-		if _, ok := there.find(d); !ok && at.had {
-			again(d, at.id)
-		}
-	}
-	for d, id := range s.ids.Load().all() {
-		if _, ok := there.find(d); ok {
-			continue
-		}
-		if labels := s.labels(d, id); labels != nil {
-			lost = append(lost, claim{digest: d, labels: labels, id: id})
-		} else {
-			again(d, id)
-		}
-	}
-	slices.SortFunc(lost, func(a, b claim) int { return cmp.Compare(a.id, b.id) })
-	return lost, doubt
-}
-
-// labels returns the labels of a known series as the store has them, nil if nobody knows them.
-func (s *Source) labels(d digest, id metric.ScheduleID) metric.Labels {
-	if s.r.opts.Labels == nil {
-		return nil
-	}
-	labels := s.r.opts.Labels(id)
-	if s.r.seeds.digest(s.appendKey(nil, labels)) != d { // of another series, which has the id by now
-		return nil
-	}
-	return labels
-}
-
 // Lookup finds a series by its key: the canonical bytes (metric.Labels.AppendKey) of its labels,
 // without the source label unless the source is derived. It neither allocates nor waits.
 func (s *Source) Lookup(key []byte) (metric.ScheduleID, bool) {
@@ -229,12 +91,12 @@ func (s *Source) all() []metric.ScheduleID {
 func (s *Source) assign(ctx context.Context, want []*claim) error {
 	fresh := 0
 	for _, c := range want {
-		at, ok := s.doubt[c.digest]
-		if !ok || !s.r.ids.usable(at.id) {
-			at = attempt{id: NoID}
+		id, ok := s.doubt[c.digest]
+		if !ok || !s.r.ids.usable(id) {
+			id = NoID
 			fresh++
 		}
-		c.id, c.had = at.id, at.had
+		c.id = id
 	}
 	if fresh == 0 {
 		return nil
@@ -263,12 +125,9 @@ func (s *Source) claimed(want []*claim, ids []metric.ScheduleID) (won int) {
 	for i, c := range want {
 		s.last = max(s.last, ids[i])
 		delete(s.doubt, c.digest)
-		switch {
-		case ids[i] == c.id:
+		if ids[i] == c.id {
 			won++
-		case c.had:
-			c.id = ids[i]
-		default:
+		} else {
 			// The series has another id for good. So no attempt to give it this id can take effect any
 			// more, not even one that timed out and is still under way.
 			s.r.ids.giveBack(blocks.Range{Start: c.id, End: c.id + 1})
@@ -286,9 +145,9 @@ func (s *Source) keepForRetry(want []*claim) {
 		s.doubt = nil
 	}
 	if s.doubt == nil {
-		s.doubt = make(map[digest]attempt, len(want))
+		s.doubt = make(map[digest]metric.ScheduleID, len(want))
 	}
 	for _, c := range want[:min(len(want), s.r.opts.LeaseSize)] {
-		s.doubt[c.digest] = attempt{id: c.id, had: c.had}
+		s.doubt[c.digest] = c.id
 	}
 }

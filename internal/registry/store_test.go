@@ -5,6 +5,9 @@ import (
 	"iter"
 	"slices"
 	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/metric"
@@ -25,38 +28,21 @@ type fakeStore struct {
 	onLeaseOf func(n int) error
 	onClaim   func(want []storage.Claim) error
 	afterward func() error
-	doubts    int64
-	onKeep    func(r blocks.Range) error
 	onCount   func(ctx context.Context) error
 }
 
-// KeepIDs implements storage.Registry.
-func (f *fakeStore) KeepIDs(_ context.Context, r blocks.Range) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.onKeep != nil {
-		if err := f.onKeep(r); err != nil {
-			return err
+// ids returns all ids that the store has given to series, and requires that no two series share
+// one.
+func (f *fakeStore) ids(t *testing.T) map[metric.ScheduleID]string {
+	t.Helper()
+	out := map[metric.ScheduleID]string{}
+	for source, all := range f.bySource {
+		for key, sch := range all {
+			require.NotContains(t, out, sch.ID, "two series share an id")
+			out[sch.ID] = source + key
 		}
 	}
-	f.next = max(f.next, r.End)
-	return nil
-}
-
-// Doubts implements storage.Registry.
-func (f *fakeStore) Doubts() int64 {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.doubts
-}
-
-// forget makes the store lose everything it knows.
-func (f *fakeStore) forget() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	clear(f.bySource)
-	f.next = 0
-	f.doubts++
+	return out
 }
 
 func newFakeStore() *fakeStore {

@@ -20,13 +20,10 @@ const (
 
 // progress is what a Runner remembers between runs: how far it has come in the slices that it could
 // not complete, and which of them the next pass skips. It saves looks, and nothing else: a Runner
-// that forgets it all grinds the same rows. It holds only as long as the store remembers what the runs
-// have written.
+// that forgets it all grinds the same rows.
 type progress struct {
 	partitions int // of a slice's index
 	slices     map[storage.SliceKey]*sliceProgress
-	// doubts is how many the store counted when slices was last emptied for them.
-	doubts int64
 	// mine are the shards of this worker.
 	mine []int
 	// aside are the slices that the next pass skips. moved says that something changed in this pass
@@ -61,15 +58,6 @@ func (p *progress) of(k storage.SliceKey) *sliceProgress {
 		}
 	}
 	return p.slices[k]
-}
-
-// trust drops what is known of slices if the store may have forgotten writes since: marks that runs have
-// deleted may be back (ADR 25). doubts is what the store counts now.
-func (p *progress) trust(doubts int64) {
-	if doubts != p.doubts {
-		clear(p.slices)
-		p.doubts = doubts
-	}
 }
 
 // own notes which shards are this worker's.

@@ -31,9 +31,6 @@ var errLeft = errors.New("left for a later run")
 // forgotten: the slice stays open, and if a clock goes back, it may get more marks.
 var errState = fmt.Errorf("%w: states of slices are out of reach", errLeft)
 
-// errForgotten says that the store may have forgotten what this run, or an earlier one, has written into the slice.
-var errForgotten = fmt.Errorf("%w: a node was away and may have forgotten what was written: the run starts again", storage.ErrUnavailable)
-
 // shardsAtOnce is the number of shards held at the same time. While one shard is acquired or
 // released, or its last blocks are ground, the other provides work.
 const shardsAtOnce = 2
@@ -121,7 +118,6 @@ func (u *run) grind(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	u.progress.trust(u.store.Doubts())
 	u.progress.own(mine)
 	u.reached = u.progress.of(u.key)
 	if err := u.ownShards(ctx, mine); err != nil {
@@ -141,9 +137,6 @@ func (u *run) grind(ctx context.Context) error {
 	// What comes for a complete slice is late, whatever the sender's clock says.
 	if err := u.due(ctx); err != nil {
 		return err
-	}
-	if u.store.Doubts() != u.progress.doubts {
-		return errForgotten
 	}
 	return u.orLeaveState(ctx, u.store.CompleteSlice(ctx, u.key))
 }

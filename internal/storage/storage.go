@@ -541,16 +541,8 @@ type Store interface {
 
 // Registry accesses the tables schedules and schedules_by_block.
 type Registry interface {
-	// LeaseIDs hands out n ids that nobody else ever gets. No series has one of them, and no other
-	// process of the store holds one, even if the store has lost acknowledged writes.
+	// LeaseIDs hands out n ids that nobody else ever gets, and that no series has.
 	LeaseIDs(ctx context.Context, n int) (blocks.Range, error)
-	// KeepIDs confirms that ids which this process has leased are still its own. If the store has
-	// lost the lease, KeepIDs records it again. It returns ErrConflict when others have leased some
-	// of the ids since.
-	KeepIDs(ctx context.Context, r blocks.Range) error
-	// Doubts counts how often the store may have lost acknowledged writes: leases of ids, series,
-	// samples. It returns at once, without I/O. A store that loses nothing always returns 0.
-	Doubts() int64
 	// ClaimSchedules registers series under ids that the caller has leased, and returns the id that
 	// each series has now. A series that has an id already keeps it. A call may name one series
 	// twice. Ids are decided by conditional writes within the partition of each source. After an

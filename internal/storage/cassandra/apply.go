@@ -171,7 +171,7 @@ func keyspaceCopies(ctx context.Context, s session, keyspace string) (map[string
 }
 
 func (a *applier) apply(ctx context.Context) error {
-	if _, err := checkCopies(ctx, a.session, a.opts, a.cluster.localDC); err != nil {
+	if err := warnOfOneCopy(ctx, a.session, a.opts, a.cluster.localDC); err != nil {
 		return err
 	}
 	if err := ddl(ctx, a.session, schema.SettingsTable(a.opts.Keyspace)); err != nil {

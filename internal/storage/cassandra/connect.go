@@ -82,7 +82,7 @@ func (p localOnly) HostUp(h *gocql.HostInfo) { p.AddHost(h) }
 // createWatched makes a session in which n chooses the node of each request.
 func createWatched(ctx context.Context, o *Options, config *gocql.ClusterConfig, n *nodes) (*driver, error) {
 	config.PoolConfig.HostSelectionPolicy = n
-	config.QueryObserver, config.BatchObserver, config.ConnectObserver = n, n, n
+	config.QueryObserver, config.BatchObserver = n, n
 	d, err := createSession(ctx, o, config)
 	if err != nil {
 		return nil, err

@@ -2,35 +2,15 @@ package cassandra
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"strconv"
 
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/metric"
-	"github.com/quern/quern/internal/storage"
 )
 
-// settingLeases records which process holds which ids. A conditional update decides a lease once,
-// unless the servers forget it. A node that holds the only copy, and acknowledges before its log is
-// on disk, forgets its last seconds when it is killed, while the process that leased ids in these
-// seconds goes on. So a lease names its holder, and a process whose lease was forgotten finds out
-// whether another process got the same ids since (KeepIDs).
-const settingLeases = "id_leases"
-
-// mostLeases is how many leases are kept: only the last ones can have been forgotten.
-const mostLeases = 256
-
-// idLease is the stored form of a lease. Leases are stored oldest first.
-type idLease struct {
-	From   int64  `json:"from"`
-	To     int64  `json:"to"`
-	Holder string `json:"holder"`
-}
-
 // LeaseIDs implements storage.Registry. If it is in doubt whether a lease took effect, nobody gets
-// the ids.
+// the ids. It refuses while a series has one of the next ids: two series would share it.
 func (s *Store) LeaseIDs(ctx context.Context, n int) (blocks.Range, error) {
 	const op = "lease ids"
 	if n < 1 {
@@ -42,102 +22,33 @@ func (s *Store) LeaseIDs(ctx context.Context, n int) (blocks.Range, error) {
 			return blocks.Range{}, named(op, err)
 		}
 		r := blocks.Range{Start: next, End: next + metric.ScheduleID(n)}
+		if err := s.unused(ctx, r); err != nil {
+			return blocks.Range{}, named(op, err)
+		}
 		// If an attempt is refused because an earlier one took effect, nobody gets these ids.
 		ok, err := s.session.cas(ctx, swap(settingNextID, text, strconv.FormatInt(int64(r.End), 10)).again())
 		if err != nil {
 			return blocks.Range{}, named(op, err)
 		}
-		if !ok {
-			continue // another process leased some meanwhile
-		}
-		switch err := s.unused(ctx, r); {
-		case errors.Is(err, storage.ErrConflict):
-			continue // the next id was forgotten, or put back by hand
-		case err != nil:
-			return blocks.Range{}, named(op, err)
-		}
-		return r, nil
+		if ok {
+			return r, nil
+		} // another process leased some meanwhile
 	}
 }
 
-// unused records ids as held by this process. ErrConflict if another process holds some, or a
-// series has one.
+// unused refuses the next ids if a series has one of them.
 func (s *Store) unused(ctx context.Context, r blocks.Range) error {
-	if err := s.holdIDs(ctx, r); err != nil {
-		return err
-	}
 	for sch, err := range s.Schedules(ctx, r) {
-		if err == nil {
-			err = fmt.Errorf("a series has id %d: %w", sch.ID, storage.ErrConflict)
+		if err != nil {
+			return err
 		}
-		return err
+		next, _, err := s.nextID(ctx)
+		if err != nil || next > sch.ID { // another process has leased them meanwhile
+			return err
+		}
+		return refuse("setting %s says that no id from %d on is in use, but a series has id %d: "+
+			"the setting was put back, or restored from a snapshot that is older than that of the series; "+
+			"raise it above all ids, as docs/backup.md says", settingNextID, next, sch.ID)
 	}
 	return nil
-}
-
-// KeepIDs implements storage.Registry.
-func (s *Store) KeepIDs(ctx context.Context, r blocks.Range) error {
-	op := fmt.Sprintf("keep ids %d to %d", r.Start, r.End-1)
-	if err := s.holdIDs(ctx, r); err != nil {
-		return named(op, err)
-	}
-	for {
-		next, text, err := s.nextID(ctx)
-		if err != nil || next >= r.End {
-			return named(op, err)
-		}
-		if _, err := s.session.cas(ctx, swap(settingNextID, text, strconv.FormatInt(int64(r.End), 10)).again()); err != nil {
-			return named(op, err)
-		}
-	}
-}
-
-// Doubts implements storage.Registry.
-func (s *Store) Doubts() int64 {
-	if s.nodes == nil || s.copies != 1 {
-		return 0 // the other copies remember
-	}
-	return s.nodes.doubts.Load()
-}
-
-// holdIDs records that this process holds ids. ErrConflict if another process holds some of them.
-func (s *Store) holdIDs(ctx context.Context, r blocks.Range) error {
-	for {
-		text, err := readSetting(ctx, s.session, settingLeases)
-		if err != nil {
-			return err
-		}
-		var leases []idLease
-		if text != "" {
-			if err := json.Unmarshal([]byte(text), &leases); err != nil {
-				return fmt.Errorf("%w: setting %s %q", storage.ErrCorrupt, settingLeases, text)
-			}
-		}
-		mine := idLease{int64(r.Start), int64(r.End), s.holder}
-		for _, l := range leases {
-			switch {
-			case l.To <= mine.From || mine.To <= l.From:
-			case l.Holder != s.holder:
-				return fmt.Errorf("ids %d to %d: %w", l.From, l.To-1, storage.ErrConflict)
-			case l.From <= mine.From && mine.To <= l.To:
-				return nil
-			}
-		}
-		if n := len(leases); n > 0 && leases[n-1].Holder == s.holder && leases[n-1].To == mine.From {
-			leases[n-1].To = mine.To
-		} else {
-			leases = append(leases, mine)
-		}
-		leases = leases[max(0, len(leases)-mostLeases):]
-		changed, err := json.Marshal(leases)
-		if err != nil {
-			return err
-		}
-		// If an attempt is refused because an earlier one took effect, the next round finds this
-		// process's lease.
-		if _, err := s.session.cas(ctx, swap(settingLeases, text, string(changed)).again()); err != nil {
-			return err
-		}
-		// Read again: the setting has the lease of whoever was first.
-	}
 }

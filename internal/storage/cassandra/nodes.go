@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/gocql/gocql"
@@ -64,16 +63,8 @@ type nodes struct {
 	// again holds a token for each further attempt under way.
 	again chan struct{}
 
-	// doubts counts how often a node went down or was connected to anew: it may have been restarted
-	// meanwhile.
-	doubts atomic.Int64
-
 	mu   sync.Mutex
 	byID map[string]*node
-	// made counts the connections to each address. One of the first is the driver's control
-	// connection; controlled says that it is counted.
-	made       map[string]int
-	controlled bool
 }
 
 type node struct {
@@ -89,7 +80,7 @@ type node struct {
 func newNodes(anyOf gocql.HostSelectionPolicy, clk clock.Clock, log *slog.Logger) *nodes {
 	return &nodes{
 		HostSelectionPolicy: gocql.TokenAwareHostPolicy(anyOf, gocql.ShuffleReplicas()),
-		anyOf:               anyOf, clk: clk, log: log, byID: make(map[string]*node), made: make(map[string]int), again: make(chan struct{}, mostAgain),
+		anyOf:               anyOf, clk: clk, log: log, byID: make(map[string]*node), again: make(chan struct{}, mostAgain),
 	}
 }
 
@@ -266,32 +257,6 @@ func (n *nodes) RemoveHost(h *gocql.HostInfo) {
 
 // HostUp implements gocql.HostStateNotifier.
 func (n *nodes) HostUp(h *gocql.HostInfo) { n.AddHost(h) }
-
-// HostDown implements gocql.HostStateNotifier.
-func (n *nodes) HostDown(h *gocql.HostInfo) {
-	n.doubts.Add(1)
-	n.HostSelectionPolicy.HostDown(h)
-}
-
-// ObserveConnect implements gocql.ConnectObserver. Requests reach a restarted node only over a new
-// connection. So each connection counts as a doubt, except the first ones: those of the pools, and
-// the control connection, which hears of changes in the cluster.
-func (n *nodes) ObserveConnect(o gocql.ObservedConnect) {
-	if o.Err != nil {
-		return
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	address := o.Host.ConnectAddressAndPort()
-	n.made[address]++
-	switch {
-	case n.made[address] <= connsPerNode:
-	case !n.controlled:
-		n.controlled = true
-	default:
-		n.doubts.Add(1)
-	}
-}
 
 // askedLast says for each node, by address, whether it is asked last.
 func (n *nodes) askedLast() map[string]bool {

@@ -315,29 +315,3 @@ func TestOneNodeIsAsked(t *testing.T) {
 	}
 	require.Len(t, n.some(5), 3)
 }
-
-// A node that went down, or is connected to again, may have been restarted. The first connections
-// are no sign of that.
-func TestDoubts(t *testing.T) {
-	n, hosts, _ := three(t)
-	made := func(h *gocql.HostInfo, err error) { n.ObserveConnect(gocql.ObservedConnect{Host: h, Err: err}) }
-	made(hosts[0], nil) // the driver's control connection
-	for _, h := range hosts {
-		made(h, nil)
-		made(h, nil)
-	}
-	require.Zero(t, n.doubts.Load())
-	made(hosts[2], errors.New("refused"))
-	require.Zero(t, n.doubts.Load())
-	made(hosts[2], nil)
-	require.EqualValues(t, 1, n.doubts.Load())
-	n.HostDown(hosts[1])
-	require.EqualValues(t, 2, n.doubts.Load())
-	n.HostUp(hosts[1])
-	made(hosts[1], nil)
-	require.EqualValues(t, 3, n.doubts.Load())
-
-	for copies, want := range map[int]int64{1: 3, 3: 0} {
-		require.Equal(t, want, (&Store{nodes: n, copies: copies}).Doubts())
-	}
-}

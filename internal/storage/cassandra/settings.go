@@ -302,16 +302,15 @@ func checkHome(ctx context.Context, s session, keyspace, localDC string) error {
 		"give --local-dc %s, or name another --keyspace", keyspace, home, localDC, home)
 }
 
-// checkCopies returns how many copies each row has in the local data centre. It warns of a single
-// copy that may forget what it has acknowledged.
-func checkCopies(ctx context.Context, s session, opts *Options, localDC string) (int, error) {
+// warnOfOneCopy warns if each row has a single copy in the local data centre, which may lose what it
+// has acknowledged.
+func warnOfOneCopy(ctx context.Context, s session, opts *Options, localDC string) error {
 	byDC, err := keyspaceCopies(ctx, s, opts.Keyspace)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	copies, err := strconv.Atoi(cmp.Or(byDC[localDC], byDC["replication_factor"]))
-	if err != nil || copies != 1 {
-		return copies, nil //nolint:nilerr // another strategy's, which is no single copy that is known of
+	if cmp.Or(byDC[localDC], byDC["replication_factor"]) != "1" {
+		return nil
 	}
 	found, err := all[struct {
 		Value string `db:"value"`
@@ -321,7 +320,7 @@ func checkCopies(ctx context.Context, s session, opts *Options, localDC string) 
 			"loses the last seconds of acknowledged writes; set commitlog_sync: batch or group in cassandra.yaml, or use three copies",
 			"keyspace", opts.Keyspace)
 	}
-	return copies, err
+	return err
 }
 
 // lastExpiry is the latest expiry time on servers that keep to the formats of Cassandra 4.

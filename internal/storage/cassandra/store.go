@@ -25,9 +25,7 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
-	"math/rand/v2"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -51,8 +49,6 @@ import (
 //  4. No write binds a null, which would be a tombstone.
 type Store struct {
 	session session
-	holder  string // names this process as the holder of ids; unique
-	copies  int    // of each row, in the local data centre
 	limiter *limiter
 	nodes   *nodes
 	clk     clock.Clock
@@ -129,12 +125,12 @@ func open(ctx context.Context, session session, opts *Options, localDC string) (
 		return nil, err
 	}
 	s := &Store{
-		session: session, clk: opts.Clock, log: opts.Logger, holder: strconv.FormatUint(rand.Uint64(), 16),
+		session: session, clk: opts.Clock, log: opts.Logger,
 		stamps: &timestamps{clk: opts.Clock}, policies: policies,
 		ladder: recorded.Ladder, groupSize: recorded.GroupSize, shards: recorded.IndexPartitions,
 		epochs: recorded.Epochs, epochsRead: clock.Read(opts.Clock),
 	}
-	if s.copies, err = checkCopies(ctx, session, opts, localDC); err != nil {
+	if err := warnOfOneCopy(ctx, session, opts, localDC); err != nil {
 		return nil, err
 	}
 	for b := range recorded.Ladder.Top() + 1 {

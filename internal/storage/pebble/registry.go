@@ -16,12 +16,6 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// KeepIDs implements storage.Registry. Leases are synced and so never lost: there is nothing to do.
-func (s *Store) KeepIDs(ctx context.Context, _ blocks.Range) error { return ctx.Err() }
-
-// Doubts implements storage.Registry.
-func (s *Store) Doubts() int64 { return 0 }
-
 // LeaseIDs implements storage.Registry. The lease is synced: ids become visible outside before the
 // next synced write.
 func (s *Store) LeaseIDs(ctx context.Context, n int) (blocks.Range, error) {

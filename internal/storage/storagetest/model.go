@@ -311,12 +311,6 @@ func (m *Model) Expire(ctx context.Context) error {
 	return nil
 }
 
-// KeepIDs implements storage.Registry. The model forgets nothing.
-func (m *Model) KeepIDs(ctx context.Context, _ blocks.Range) error { return ctx.Err() }
-
-// Doubts implements storage.Registry.
-func (m *Model) Doubts() int64 { return 0 }
-
 func (m *Model) expire(b metric.Bucket, belowMs int64) {
 	if before, ok := m.expired[b]; !ok || before < belowMs {
 		m.expired[b] = belowMs
