@@ -88,9 +88,6 @@ func (o *Opener) changePolicy(ctx context.Context, st storage.Store) error {
 	}
 	for _, d := range differences {
 		o.Logger.Info("store setting changed", "setting", d[0].Flag, "from", d[0].Text, "to", d[1].Text)
-		if d[0].Flag == storage.SourceLabelsFlag {
-			o.Logger.Warn(storage.SourceLabelsChange)
-		}
 	}
 	return nil
 }

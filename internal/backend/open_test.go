@@ -55,15 +55,12 @@ func TestSettingsOfTheStore(t *testing.T) {
 	require.NotContains(t, log.String(), "changes")
 
 	grace = 3 * time.Second
-	s.Config.Policy = config.Policy{LateGrace: &grace, Retention: config.Retention{"1m": 0}, SourceLabels: metric.SourceLabels{"rack", "host"}}
+	s.Config.Policy = config.Policy{LateGrace: &grace, Retention: config.Retention{"1m": 0}, SourceLabels: defaultLabels}
 	want := made.Policy
 	want.Grace, want.Retention = grace, storage.Retention{48 * time.Hour, 90 * 24 * time.Hour, 0}
-	want.SourceLabels = metric.SourceLabels{"rack", "host"}
 	require.Equal(t, want, open().Policy)
 	assert.Contains(t, log.String(), `msg="store setting changed" setting=late-grace from=2s to=3s`)
 	assert.Contains(t, log.String(), `setting=retention from="raw=2d,10s=90d,1m=90d" to="raw=2d,10s=90d,1m=0"`)
-	assert.Contains(t, log.String(), `setting=source-labels from=host,instance,hostname,host_name,node,k8s_node_name,pod,server,job to=rack,host`)
-	assert.Contains(t, log.String(), storage.SourceLabelsChange)
 	s.Config.Policy = config.Policy{}
 	require.Equal(t, want, open().Policy)
 
@@ -71,6 +68,14 @@ func TestSettingsOfTheStore(t *testing.T) {
 	s.Config.LateGrace = &grace
 	_, err = s.OpenAndAdopt(t.Context(), func(error) {})
 	require.ErrorContains(t, err, "--late-grace 5s: must be shorter than --aggregation-delay, which is 5s", "with what the store has")
+
+	s.Config.Policy = config.Policy{SourceLabels: metric.SourceLabels{"rack", "host"}}
+	_, err = s.OpenAndAdopt(t.Context(), func(error) {})
+	require.ErrorIs(t, err, storage.ErrSettings)
+	require.ErrorContains(t, err, "--source-labels rack,host: the store was made with host,instance,hostname,host_name,node,k8s_node_name,pod,server,job, "+
+		"which cannot be changed")
+	s.Config.Policy = config.Policy{}
+	require.Equal(t, want, open().Policy)
 }
 
 // TestStoreWithoutPolicy: a store from before policies existed records the policy of its first
@@ -136,8 +141,8 @@ func TestSettingsThatDiffer(t *testing.T) {
 	s.Config.SourceLabels = metric.SourceLabels{"rack", "host"}
 	err = s.Adopt(t.Context(), st)
 	require.ErrorIs(t, err, storage.ErrSettings)
-	assert.ErrorContains(t, err, `keyspace "quern" has --source-labels host,instance,hostname,host_name,node,k8s_node_name,pod,server,job (rack,host requested): `+
-		"leave the options out, or stop all processes and change them for all with `quern settings set --keyspace quern --source-labels rack,host`")
+	assert.ErrorContains(t, err, "--source-labels rack,host: the store was made with host,instance,hostname,host_name,node,k8s_node_name,pod,server,job, "+
+		"which cannot be changed")
 	assert.Equal(t, was, st.Settings().Policy)
 }
 

@@ -73,37 +73,23 @@ func (s *SampleSet) Add(chunk []byte) error { return s.Open(chunk).Add() }
 
 // Open begins to add a chunk, as Add does, and says what that takes. It is valid until the next call of a method of the set.
 func (s *SampleSet) Open(chunk []byte) *Incoming {
-	return s.open(Incoming{set: s, chunk: chunk, ids: s.ids, only: s.only})
-}
-
-// OpenAs is Open for samples of other schedules that count as the set's: those of ids[i], which are sorted, as those of as[i],
-// which the set keeps. The set has been told by Only at which times.
-func (s *SampleSet) OpenAs(chunk []byte, ids, as []metric.ScheduleID) *Incoming {
-	return s.open(Incoming{
-		set: s, chunk: chunk, as: as, ids: Range{Start: ids[0], End: ids[len(ids)-1] + 1},
-		only: &only{ids: ids, fromMs: s.only.fromMs, toMs: s.only.toMs},
-	})
-}
-
-func (s *SampleSet) open(in Incoming) *Incoming {
 	if before := s.incoming.reader; before != nil { // of one that was not added
 		before.free()
 	}
-	s.incoming = in
-	if isColumns(in.chunk) {
-		s.incoming.reader, s.incoming.err = openColumns(in.chunk)
+	s.incoming = Incoming{set: s, chunk: chunk, ids: s.ids, only: s.only}
+	if isColumns(chunk) {
+		s.incoming.reader, s.incoming.err = openColumns(chunk)
 	}
 	return &s.incoming
 }
 
 // Incoming is a chunk that is about to be added to a set: its samples that are in ids, and of those what only asks for; nil is
-// all. Unless as is nil, samples of only.ids[i] become those of as[i].
+// all.
 type Incoming struct {
 	set    *SampleSet
 	chunk  []byte
 	ids    Range
 	only   *only
-	as     []metric.ScheduleID
 	reader *columnReader // of a chunk of columns
 	err    error
 }
@@ -117,7 +103,7 @@ func (in *Incoming) Add() error {
 	case err != nil:
 	case in.reader != nil:
 		all, err = in.reader.read(s.added, in.ids, in.only)
-		if before == 0 && in.as == nil {
+		if before == 0 {
 			s.ends = append(s.ends[:0], in.reader.ends...)
 		}
 		in.reader.free()
@@ -126,7 +112,6 @@ func (in *Incoming) Add() error {
 			all = all[:before+len(in.only.wanted(all[before:]))]
 		}
 	}
-	only, as := in.only, in.as
 	*in = Incoming{}
 	if err != nil {
 		if damaged := (*DamagedColumns)(nil); !errors.As(err, &damaged) {
@@ -134,12 +119,8 @@ func (in *Incoming) Add() error {
 		}
 	}
 	s.added = all
-	for i := before; i < len(s.added) && as != nil; i++ {
-		at, _ := slices.BinarySearch(only.ids, s.added[i].Schedule)
-		s.added[i].Schedule = as[at]
-	}
 	if len(s.added) > before {
-		s.ordered = before == 0 && as == nil
+		s.ordered = before == 0
 		if before > 0 {
 			s.ends = s.ends[:0]
 		}

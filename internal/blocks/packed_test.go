@@ -173,14 +173,6 @@ func TestPackIsWhatWasAdded(t *testing.T) {
 			})
 			sameBits(t, wanted, contents(&part))
 			require.GreaterOrEqual(t, needs, part.Bytes())
-			as := []metric.ScheduleID{7, 8, 9}
-			part.Reset(blocks.Range{Start: 0, End: 16})
-			part.Only(as, fromMs, toMs)
-			require.NoError(t, part.OpenAs(made, only, as).Add())
-			for i := range wanted {
-				wanted[i].Schedule = as[slices.Index(only, wanted[i].Schedule)]
-			}
-			sameBits(t, wanted, contents(&part))
 		})
 	}
 }

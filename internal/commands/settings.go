@@ -51,13 +51,12 @@ func Settings(ctx context.Context, cfg config.Settings, stdout, stderr io.Writer
 func SetSettings(ctx context.Context, cfg config.Settings, stdout, stderr io.Writer) error {
 	return onStore(ctx, cfg, stderr, func(st storage.Store) error {
 		recorded := st.Settings()
-		base, err := recorded.Policy, error(nil)
-		if base.Equal(storage.Policy{}) {
-			if base, err = (config.Policy{}).New(recorded.Ladder); err != nil {
-				return err
-			}
+		want, err := storage.Policy{}, error(nil)
+		if recorded.Policy.Equal(storage.Policy{}) {
+			want, err = cfg.Policy.New(recorded.Ladder)
+		} else {
+			want, err = cfg.Over(recorded.Policy, recorded.Ladder)
 		}
-		want, err := cfg.Over(base, recorded.Ladder)
 		if err != nil {
 			return err
 		}
@@ -74,9 +73,6 @@ func SetSettings(ctx context.Context, cfg config.Settings, stdout, stderr io.Wri
 		}
 		for _, d := range differences {
 			fmt.Fprintf(stdout, "--%s: %s, was %s\n", d[0].Flag, d[1].Text, cmp.Or(d[0].Text, "not set"))
-			if d[0].Flag == storage.SourceLabelsFlag {
-				fmt.Fprintf(stdout, "  %s\n", storage.SourceLabelsChange)
-			}
 		}
 		if err := nobodyRuns(ctx, st); err != nil {
 			return fmt.Errorf("the settings were changed, but a process started meanwhile and will not ingest or aggregate until it is restarted: %w", err)

@@ -18,8 +18,8 @@ import (
 	"github.com/quern/quern/internal/storage/pebble"
 )
 
-// TestSourceLabelsAreSet: a change of the source labels says what it means. A store of a version without them says that
-// the next process sets them.
+// TestSourceLabelsAreSet: source labels are set once. A store of a version without them says that the next process sets
+// them.
 func TestSourceLabelsAreSet(t *testing.T) {
 	dir := t.TempDir()
 	old := storage.Policy{Grace: time.Minute, Delay: 2 * time.Minute, AgeCap: time.Hour, FutureLimit: time.Minute, Retention: storage.Retention{0, 0, 0, 0}}
@@ -32,16 +32,21 @@ func TestSourceLabelsAreSet(t *testing.T) {
 		require.NoError(t, commands.Settings(t.Context(), config.Settings{Store: config.Pebble, DataDir: dir}, &out, io.Discard))
 		return out.String()
 	}
-	set := func(labels ...string) string {
+	set := func(labels ...string) (string, error) {
 		var out bytes.Buffer
 		cfg.SourceLabels = labels
-		require.NoError(t, commands.SetSettings(t.Context(), cfg, &out, io.Discard))
-		return out.String()
+		err := commands.SetSettings(t.Context(), cfg, &out, io.Discard)
+		return out.String(), err
 	}
 	assert.Regexp(t, `(?m)^--source-labels +- +set by the next process that opens the store$`, shown())
-	assert.Equal(t, "--source-labels: host,instance, was not set\n  "+storage.SourceLabelsChange+"\n", set("host", "instance"))
-	assert.Equal(t, "--source-labels: rack, was host,instance\n  "+storage.SourceLabelsChange+"\n", set("rack"))
-	assert.Equal(t, "Nothing to change: the store already has these settings.\n", set("rack"))
+	said, err := set("rack")
+	require.NoError(t, err)
+	assert.Equal(t, "--source-labels: rack, was not set\n", said)
+	_, err = set("host", "instance")
+	require.ErrorContains(t, err, "--source-labels host,instance: the store was made with rack, which cannot be changed")
+	said, err = set("rack")
+	require.NoError(t, err)
+	assert.Equal(t, "Nothing to change: the store already has these settings.\n", said)
 	assert.Regexp(t, `(?m)^--source-labels +rack +$`, shown())
 	st, err = pebble.Open(dir, pebble.Options{Clock: clock.System{}, Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)

@@ -230,7 +230,7 @@ func (p *parser) refuseGone() {
 
 func sourceLabelsFlag() cli.Flag {
 	return str(catIngest, storage.SourceLabelsFlag, strings.Join(defaultSourceLabels, ","),
-		"`LABEL,…` that may name the source of a series without a label source, in order of preference; the same for all protocols")
+		"`LABEL,…` that may name the source of a series without a label source, in order of preference; the same for all protocols, and fixed by the first process that opens the store")
 }
 
 // timingFlags returns the flags for when data enters a slice and when the slice is ground. They are

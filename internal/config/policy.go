@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/quern/quern/internal/metric"
@@ -58,7 +59,10 @@ func (p *parser) given(flag string, valid func(time.Duration) bool) *time.Durati
 func (p Policy) New(l metric.Ladder) (storage.Policy, error) {
 	base := storage.Policy{
 		Grace: defaultGrace, Delay: defaultDelay, AgeCap: defaultAgeCap, FutureLimit: defaultFutureLimit,
-		Retention: make(storage.Retention, l.Top()+1), SourceLabels: slices.Clone(defaultSourceLabels),
+		Retention: make(storage.Retention, l.Top()+1), SourceLabels: p.SourceLabels,
+	}
+	if base.SourceLabels == nil {
+		base.SourceLabels = slices.Clone(defaultSourceLabels)
 	}
 	for b := range base.Retention {
 		switch w := time.Duration(l.WidthMs(metric.Bucket(b))) * time.Millisecond; {
@@ -110,7 +114,7 @@ func (p *parser) sourceLabels() metric.SourceLabels {
 }
 
 // Over returns the store's policy with the given values in their place. The error says which values
-// conflict on the ladder.
+// conflict on the ladder, or with what cannot be changed.
 func (p Policy) Over(base storage.Policy, l metric.Ladder) (storage.Policy, error) {
 	for _, x := range []struct{ to, from *time.Duration }{
 		{&base.Grace, p.LateGrace}, {&base.Delay, p.AggregationDelay}, {&base.AgeCap, p.AgeCap}, {&base.FutureLimit, p.FutureLimit},
@@ -122,10 +126,16 @@ func (p Policy) Over(base storage.Policy, l metric.Ladder) (storage.Policy, erro
 	keep := make(storage.Retention, l.Top()+1)
 	copy(keep, base.Retention)
 	base.Retention = keep
-	if p.SourceLabels != nil {
-		base.SourceLabels = p.SourceLabels
-	}
 	errs := []error{checkGrace(base.Grace, base.Delay)}
+	switch {
+	case p.SourceLabels == nil:
+	case base.SourceLabels == nil:
+		base.SourceLabels = p.SourceLabels
+	case !slices.Equal(base.SourceLabels, p.SourceLabels):
+		errs = append(errs, fmt.Errorf("%w: --%s %s: the store was made with %s, which cannot be changed, since a series whose source another list derives otherwise "+
+			"would get a second id: leave the option out, or export the data and import it into a new store",
+			storage.ErrSettings, storage.SourceLabelsFlag, strings.Join(p.SourceLabels, ","), strings.Join(base.SourceLabels, ",")))
+	}
 	for _, name := range slices.Sorted(maps.Keys(p.Retention)) {
 		b, err := l.Bucket(name)
 		if err != nil {

@@ -10,9 +10,7 @@
 //     written for them.
 //  4. A sample that arrives after its series was read stays, also if it replaces one that is being
 //     taken back. So does one that arrives in the first seconds of a deletion (placeFor).
-//  5. By id: samples are taken back under the id that they are stored under, since runs grind the ids of a series with
-//     several ids apart. That holds also for samples that readers do not see, because another id hides them.
-//  6. Bounded: memory holds one group's samples of one slice, and one batch of tombstones.
+//  5. Bounded: memory holds one group's samples of one slice, and one batch of tombstones.
 package deletion
 
 import (
@@ -100,7 +98,7 @@ func (d *Deleter) Delete(ctx context.Context, startMs, endMs int64, sets ...[]*l
 	if err := d.q.Index().Unread(); err != nil {
 		return Result{}, err // the selectors may match some of these series
 	}
-	groups, err := d.q.Apart(ctx, sels...)
+	groups, err := d.q.Groups(ctx, sels...)
 	if err != nil {
 		return Result{}, err
 	}
@@ -217,7 +215,7 @@ func (j *job) group(ctx context.Context, g query.Group, startMs, endMs int64) er
 	err := g.Pieces(ctx, startMs, endMs, &j.warn, func(i int, samples []metric.Sample) error {
 		if !had[i] {
 			had[i] = true
-			j.had[g.Series(i)] = true
+			j.had[g.IDs()[i]] = true
 			j.Series = len(j.had)
 			j.touched = append(j.touched, g.IDs()[i])
 		}

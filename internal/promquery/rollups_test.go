@@ -740,58 +740,6 @@ func TestGaps(t *testing.T) {
 	}())
 }
 
-// TestSameLabels: ids with the same labels are one series, whatever is read. Rows that several of them have are added up.
-func TestSameLabels(t *testing.T) {
-	ls := querytest.Named("c_total")
-	series := map[metric.ScheduleID]metric.Labels{}
-	samples := map[metric.ScheduleID][]metric.Sample{}
-	for id := range metric.ScheduleID(30) {
-		series[id] = querytest.Named("other", metric.Label{Name: "i", Value: fmt.Sprint(id)})
-		samples[id] = []metric.Sample{{Schedule: id, TimeMs: midnight - 5*day + 1, Value: 1}}
-	}
-	series[3] = ls
-	for id, of := range map[metric.ScheduleID]struct{ fromMs, toMs int64 }{
-		3:  {midnight - 5*day, midnight - 3*day + 30*minute},
-		17: {midnight - 3*day + 30*minute, midnight - day},
-		29: {midnight - day - 30*minute, now}, // after midnight - day - 30m once more, which raw shows once
-	} {
-		samples[id] = nil
-		for at := of.fromMs + 1; at < of.toMs; at += 10 * minute {
-			samples[id] = append(samples[id], metric.Sample{Schedule: id, TimeMs: at, Value: float64(at-midnight+5*day) / 1000})
-		}
-	}
-	// Where values differ, those that were written last count.
-	series[5] = querytest.Named("level")
-	for _, id := range []metric.ScheduleID{5, 27} {
-		samples[id] = []metric.Sample{{Schedule: id, TimeMs: midnight + 12*hour + 30*minute, Value: float64(id)}}
-	}
-	p := newPair(t, "model", metric.AlignDown(now, hour)-3*hour, series, samples)
-	for _, w := range []*world{p.raw, p.rolled} {
-		// The world itself never gives one series several ids.
-		w.Index.Add([]storage.Schedule{{ID: 17, Labels: ls}, {ID: 27, Labels: series[5]}, {ID: 29, Labels: ls}})
-		twice := midnight - day // the window in which rows have three samples of two ids
-		r := p.query(t, w, `last_over_time(level[1h])`, midnight-4*day, now, hour)
-		require.Equal(t, []promql.FPoint{{T: midnight + 13*hour, F: 27}}, r.Value.(promql.Matrix)[0].Floats)
-		for expr, want := range map[string]float64{`rate(c_total[1h])`: 1, `count_over_time(c_total[1h])`: 6} {
-			r := p.query(t, w, expr, midnight-4*day, now, hour)
-			require.NoError(t, r.Err)
-			require.Len(t, r.Value, 1)
-			require.Len(t, r.Value.(promql.Matrix)[0].Floats, int((now-midnight+4*day)/hour)+1)
-			for _, x := range r.Value.(promql.Matrix)[0].Floats {
-				if w == p.rolled && x.T == twice {
-					require.Greater(t, x.F, want, expr)
-					continue
-				}
-				require.InEpsilon(t, want, x.F, 1e-6, "%s at %s", expr, time.UnixMilli(x.T).UTC())
-			}
-			added := slices.ContainsFunc(r.Warnings.AsErrors(), func(err error) bool {
-				return strings.Contains(err.Error(), "several ids: c_total{} has the ids 3 and 17 and 29, whose 1h rows are added up")
-			})
-			require.Equal(t, w == p.rolled, added, r.Warnings)
-		}
-	}
-}
-
 func TestRankMustBeKnown(t *testing.T) {
 	series, samples := steady(midnight - 3*day)
 	p := newPair(t, "model", metric.AlignDown(now, hour), series, samples)

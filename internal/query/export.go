@@ -117,7 +117,7 @@ func (q *Querier) gather(
 			slice = q.ladder.SliceAt(metric.Raw, ch.SliceMs)
 		}
 		left.EndMs = slice.EndMs
-		in, err := set.admit(ch, fromMs, toMs)
+		in, err := set.admit(ch.Data, fromMs, toMs)
 		if err != nil {
 			return 0, err
 		}

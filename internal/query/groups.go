@@ -28,21 +28,8 @@ func (q *Querier) Groups(ctx context.Context, sels ...Selector) ([]Group, error)
 	return q.asGroups(ids), nil
 }
 
-// Apart is Groups for those who write to what they read: each id of a series with several ids is by itself, and has the
-// samples that are stored under it, also those that a sample or a tombstone of another id hides.
-func (q *Querier) Apart(ctx context.Context, sels ...Selector) ([]Group, error) {
-	ids, err := q.selected(ctx, sels)
-	if err != nil {
-		return nil, err
-	}
-	return q.wrap(q.grouped(ids, math.MaxInt)), nil
-}
-
 func (q *Querier) asGroups(ids []metric.ScheduleID) []Group {
-	return q.wrap(q.joined(ids, math.MaxInt))
-}
-
-func (q *Querier) wrap(groups []group) []Group {
+	groups := q.grouped(ids, math.MaxInt)
 	out := make([]Group, len(groups))
 	for i, g := range groups {
 		out[i] = Group{group: g, q: q, place: i}
@@ -50,11 +37,8 @@ func (q *Querier) wrap(groups []group) []Group {
 	return out
 }
 
-// IDs returns one id of each series, sorted. Callers MUST NOT change them.
+// IDs returns the ids of the series, sorted. Callers MUST NOT change them.
 func (g Group) IDs() []metric.ScheduleID { return g.ids }
-
-// Series returns the lowest id of the series at index i: of ids with equal labels it is the same one.
-func (g Group) Series(i int) metric.ScheduleID { return g.q.index.first(g.ids[i]) }
 
 // Labels returns the labels of the series at index i. Callers MUST NOT change them.
 func (g Group) Labels(i int) metric.Labels { return g.q.index.Labels(g.ids[i]) }

@@ -41,7 +41,6 @@ type Index struct {
 	clock   clock.Clock
 	sinceMs int64
 	met     days
-	twins   twins
 
 	// refreshing serializes calls of Refresh. It guards polls, one per page, and polled, the number
 	// of calls so far.
@@ -90,7 +89,6 @@ func (x *Index) Unread() error {
 func NewIndex() *Index {
 	x := new(Index)
 	x.symbols.init()
-	x.twins.init()
 	return x
 }
 
@@ -134,7 +132,6 @@ func (x *Index) add(s storage.Schedule) bool {
 		// A writer that lost a race left a row with this id, which now belongs to another series.
 		bytes -= seriesBytes
 		bytes += x.each(old, uint32(s.ID), (*postings.List).Remove)
-		x.twins.remove(s.ID, old, x.pages.refs)
 	}
 	x.refs = x.refs[:0]
 	for i, l := range s.Labels {
@@ -153,7 +150,6 @@ func (x *Index) add(s storage.Schedule) bool {
 	bytes += seriesBytes
 	bytes += x.each(x.refs, uint32(s.ID), (*postings.List).Add)
 	fresh, more := x.pages.set(s.ID, x.refs)
-	x.twins.add(s.ID, x.refs, x.pages.refs)
 	x.all.Add(uint32(s.ID))
 	x.bytes.Add(int64(bytes + more))
 	x.refs, x.last = x.last, x.refs
@@ -195,44 +191,10 @@ func (x *Index) each(refs []uint32, id uint32, change func(*postings.List, uint3
 	return bytes
 }
 
-// several splits sorted ids into those that are the only ids of their series, and all ids of the other series.
-func (x *Index) several(ids []metric.ScheduleID) (single []metric.ScheduleID, several [][]metric.ScheduleID) {
-	if x.twins.several.Load() == 0 {
-		return ids, nil
-	}
-	x.mu.RLock()
-	defer x.mu.RUnlock()
-	first := map[metric.ScheduleID]bool{} // the first ids of the series in several
-	for _, id := range ids {
-		all := x.twins.of[id]
-		switch {
-		case all == nil:
-			single = append(single, id)
-		case !first[all[0]]:
-			first[all[0]] = true
-			several = append(several, all)
-		}
-	}
-	return single, several
-}
-
-// first returns the lowest id of the series that has the given one.
-func (x *Index) first(id metric.ScheduleID) metric.ScheduleID {
-	if x.twins.several.Load() == 0 {
-		return id
-	}
-	x.mu.RLock()
-	defer x.mu.RUnlock()
-	if all := x.twins.of[id]; all != nil {
-		return all[0]
-	}
-	return id
-}
-
 // What a series takes in memory, measured and rounded up; see TestBytesAreWhatIsHeld. Lists and pages are counted beside.
 const (
-	// seriesBytes are for its places in twins, in the registry and in Sightings.
-	seriesBytes = 64
+	// seriesBytes are for its places in the registry and in Sightings.
+	seriesBytes = 48
 	// labelBytes are for a label of the series: its number in a page, and its share of lists.
 	labelBytes = 8
 	// valueBytes and nameBytes are for a value and a name that no other series has, beside the text.

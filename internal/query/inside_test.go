@@ -25,7 +25,6 @@ func TestLabelsAreReadWithoutTheLock(t *testing.T) {
 	require.Equal(t, ls, x.Labels(7))
 	require.Equal(t, "web", x.Packed(7).Get("source"))
 	require.Zero(t, x.Packed(8).Len())
-	require.EqualValues(t, 7, x.first(7))
 	values, err := x.valuesOf(t.Context(), "source", []metric.ScheduleID{7})
 	require.NoError(t, err)
 	require.Equal(t, []string{"web"}, values)

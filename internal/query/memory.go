@@ -112,13 +112,8 @@ func (q *Querier) set(in *Memory) *countedSet {
 
 // admit holds what the set takes with what it wants of a chunk of [fromMs, toMs) more, before it is added. The error is
 // errTooMany if a smaller part may fit, otherwise that of Hold. What it takes to decode the chunk is the same for a smaller part.
-func (s *countedSet) admit(ch groupChunk, fromMs, toMs int64) (*blocks.Incoming, error) {
-	var in *blocks.Incoming
-	if ch.of == nil {
-		in = s.Open(ch.Data)
-	} else {
-		in = s.OpenAs(ch.Data, ch.of.ids, ch.of.as)
-	}
+func (s *countedSet) admit(chunk []byte, fromMs, toMs int64) (*blocks.Incoming, error) {
+	in := s.Open(chunk)
 	scratch := in.Scratch()
 	var err error
 	if s.held, err = s.in.Raise(s.held, s.Bytes()+scratch); err != nil {

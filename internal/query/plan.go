@@ -178,9 +178,7 @@ func (p *planner) of(groups ...group) *planner {
 			lateMs[i] = metric.AlignDown(t, width)
 		}
 		for _, g := range groups {
-			for _, ids := range g.spans() {
-				lateMs = append(lateMs, p.late.Slices(level-1, ids, p.fromMs, p.toMs)...)
-			}
+			lateMs = append(lateMs, p.late.Slices(level-1, g.span(), p.fromMs, p.toMs)...)
 		}
 		if len(lateMs) == 0 {
 			continue

@@ -253,15 +253,15 @@ func (q *Querier) sinceMs(b metric.Bucket, startMs int64) int64 {
 	return max(startMs, q.wholeFrom(b, q.nowMs()))
 }
 
-// group is a set of series in the same storage group, sorted by id. also has the further ids of series that have
-// several.
+// group is a set of series in the same storage group, sorted by id.
 type group struct {
-	ids  []metric.ScheduleID
-	also []also
+	ids []metric.ScheduleID
 }
 
 // span returns the id range from the first series to the last.
-func (g group) span() blocks.Range { return spanOf(g.ids) }
+func (g group) span() blocks.Range {
+	return blocks.Range{Start: g.ids[0], End: g.ids[len(g.ids)-1] + 1}
+}
 
 // WarnUnread warns if an answer may lack series, because their labels are out of reach.
 func (q *Querier) WarnUnread(warn *Warnings) { q.warnUnread(&warn.warnings) }
@@ -280,7 +280,7 @@ func (q *Querier) streamed(ctx context.Context, sels []Selector, warn *warnings)
 	if err != nil {
 		return nil, err
 	}
-	return q.joined(ids, math.MaxInt), nil
+	return q.grouped(ids, math.MaxInt), nil
 }
 
 // groups selects series, up to the limit of a request, and splits them into groups of at most maxIDs.
@@ -290,7 +290,7 @@ func (q *Querier) groups(ctx context.Context, sels []Selector, maxIDs int, warn 
 	if err != nil {
 		return nil, err
 	}
-	return q.joined(ids, maxIDs), nil
+	return q.grouped(ids, maxIDs), nil
 }
 
 // selected returns the series that match any of the selectors, up to the limit of a request, sorted by
@@ -320,8 +320,7 @@ func (q *Querier) Bound(matches int) error {
 	return nil
 }
 
-// grouped splits series, sorted by id, into groups of at most maxIDs. It takes series with equal labels for different
-// ones; see joined.
+// grouped splits series, sorted by id, into groups of at most maxIDs.
 func (q *Querier) grouped(ids []metric.ScheduleID, maxIDs int) []group {
 	var out []group
 	for len(ids) > 0 {
@@ -432,7 +431,7 @@ func (q *Querier) rawPart(
 			}
 			slice = q.ladder.SliceAt(metric.Raw, ch.SliceMs)
 		}
-		in, err := set.admit(ch, fromMs, toMs)
+		in, err := set.admit(ch.Data, fromMs, toMs)
 		if err != nil {
 			return slice, errors.Join(err, load(0))
 		}
@@ -444,6 +443,11 @@ func (q *Querier) rawPart(
 	return slice, flush()
 }
 
+// chunks yields the raw chunks of a group for the slices that start in [fromMs, toMs), by slice and ID.
+func (q *Querier) chunks(ctx context.Context, g group, fromMs, toMs int64) iter.Seq2[storage.RawChunk, error] {
+	return q.unpacked.chunks(q.store.RawChunks(ctx, g.span(), fromMs, toMs))
+}
+
 // reset has set keep what the group has in [fromMs, toMs).
 func (g group) reset(set *countedSet, fromMs, toMs int64) {
 	set.Reset(g.span())
@@ -452,7 +456,7 @@ func (g group) reset(set *countedSet, fromMs, toMs int64) {
 
 // addChunk adds a raw chunk to its set. It skips a damaged chunk, counts it, and names it in a
 // warning.
-func (q *Querier) addChunk(in *blocks.Incoming, ch groupChunk, slice metric.Slice, warn *warnings) {
+func (q *Querier) addChunk(in *blocks.Incoming, ch storage.RawChunk, slice metric.Slice, warn *warnings) {
 	if err := in.Add(); err != nil {
 		q.damaged.Inc()
 		warn.add("samples are missing: raw chunk %s of group %d in the slice of %s: %v", ch.ID, ch.Group, slice, err)
@@ -523,12 +527,8 @@ func (q *Querier) read(
 }
 
 // rows yields the group's rows of a level that start in [fromMs, toMs); the rows of each series are
-// sorted by time. A row is valid until the next one. It skips a damaged row with a warning. The rows of a series with
-// several ids are added up, with a warning.
+// sorted by time. A row is valid until the next one. It skips a damaged row with a warning.
 func (q *Querier) rows(ctx context.Context, g group, level metric.Bucket, fromMs, toMs int64, warn *warnings) iter.Seq2[groupRow, error] {
-	if len(g.also) > 0 {
-		return q.joinedRows(ctx, g, level, fromMs, toMs, warn)
-	}
 	return func(yield func(groupRow, error) bool) {
 		for row, err := range q.store.Rollups(ctx, level, g.span(), fromMs, toMs) {
 			if err != nil {

@@ -203,16 +203,17 @@ func (q *Querier) Latest(ctx context.Context, sels []Selector, lookback time.Dur
 
 // latestIn fills the empty places of found with the latest samples in [fromMs, toMs).
 func (q *Querier) latestIn(ctx context.Context, g group, found []*metric.Sample, fromMs, toMs int64, memory *Memory, warn *warnings) error {
+	var empty group
 	var places []int
 	for i, s := range found {
 		if s == nil {
-			places = append(places, i)
+			empty.ids, places = append(empty.ids, g.ids[i]), append(places, i)
 		}
 	}
 	if len(places) == 0 || fromMs >= toMs {
 		return nil
 	}
-	return q.rawSlices(ctx, g.only(places), fromMs, toMs, warn, memory, nil, func(i int, samples []metric.Sample) error {
+	return q.rawSlices(ctx, empty, fromMs, toMs, warn, memory, nil, func(i int, samples []metric.Sample) error {
 		// Slices come in order, so that the last one is the latest.
 		last := samples[len(samples)-1]
 		found[places[i]] = &last

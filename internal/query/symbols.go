@@ -3,7 +3,6 @@ package query
 import (
 	"cmp"
 	"hash/maphash"
-	"math"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -106,16 +105,13 @@ func (s *symbols) number(l metric.Label) (number uint32, fresh bool) {
 // than a map by the things themselves, and grow in small steps.
 type places struct{ at map[uint32]uint32 }
 
-// vacant stands at a place whose thing is gone, so that those at the places after it are found.
-const vacant = math.MaxUint32
-
 func newPlaces() places { return places{make(map[uint32]uint32)} }
 
 // find returns the place of what is said to be it, and what is there; ok is false if nothing is. Then the place is where
 // to put it.
 func (p places) find(hash uint64, is func(uint32) bool) (at, there uint32, ok bool) {
 	for at = uint32(hash); ; at++ {
-		if there, ok = p.at[at]; !ok || there != vacant && is(there) {
+		if there, ok = p.at[at]; !ok || is(there) {
 			return at, there, ok
 		}
 	}

@@ -23,13 +23,10 @@ type Policy struct {
 	FutureLimit time.Duration `json:"future_limit_ns"`
 	Retention   Retention     `json:"retention_ns"`
 	// SourceLabels are the labels that may name the source of a series without the label source, best
-	// first; see metric.SourceLabels. It is nil in a policy that a version without them has recorded.
+	// first; see metric.SourceLabels. Once recorded they cannot be changed: a series would get a second id. They are nil in
+	// a policy that a version without them has recorded.
 	SourceLabels metric.SourceLabels `json:"source_labels,omitempty"`
 }
-
-// SourceLabelsChange says what a change of the source labels does to series that are known.
-const SourceLabelsChange = "a series whose source the new list derives otherwise gets a new id with its next sample; " +
-	"queries merge what it has under both ids"
 
 // Always returns p for every ladder. It has the form that a store's options ask for.
 func (p Policy) Always(metric.Ladder) (Policy, error) { return p, nil }

@@ -75,11 +75,8 @@ func lines[T any, P interface {
 	}
 	const header = "Quern-Warning"
 	w := append(resp.Header.Values(header), resp.Trailer.Values(header)...)
-	// Rows that late data has left behind are not damaged: the status reports the marks for them. Nor are rows of a series
-	// with several ids: they differ from the samples only if some samples are under several of them.
-	w = slices.DeleteFunc(w, func(text string) bool {
-		return strings.HasPrefix(text, "incomplete: ") || strings.HasPrefix(text, "several ids: ")
-	})
+	// Rows that late data has left behind are not damaged: the status reports the marks for them.
+	w = slices.DeleteFunc(w, func(text string) bool { return strings.HasPrefix(text, "incomplete: ") })
 	if len(w) > 0 {
 		return &damagedError{path, w}
 	}
