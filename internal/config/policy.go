@@ -133,7 +133,7 @@ func (p Policy) Over(base storage.Policy, l metric.Ladder) (storage.Policy, erro
 		base.SourceLabels = p.SourceLabels
 	case !slices.Equal(base.SourceLabels, p.SourceLabels):
 		errs = append(errs, fmt.Errorf("%w: --%s %s: the store was made with %s, which cannot be changed, since a series whose source another list derives otherwise "+
-			"would get a second id: leave the option out, or export the data and import it into a new store",
+			"would get a second id: leave the option out, or export the raw samples and import them into a new store",
 			storage.ErrSettings, storage.SourceLabelsFlag, strings.Join(p.SourceLabels, ","), strings.Join(base.SourceLabels, ",")))
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.Retention)) {
