@@ -6,16 +6,15 @@
 //  1. Acknowledged means durable. Writer.Flush returns nil only when the raw chunks are durable,
 //     together with marks that lead a run to each of them. That run has not begun yet.
 //  3. No lost mark. A mark is put only into a slice whose run has not begun: Put checks the clock
-//     again after the write, and a run records that it begins (ADR 34). Only marks that were read are
-//     deleted.
+//     again after the write, and a run records that it begins. Only marks that were read are deleted.
 //  4. The closing race. Data is on time if it is durable before the slice's end plus the grace.
 //     Data that takes longer gets a late mark before it is acknowledged.
 //
 // The cache is only a fast path. A run uses the cache of a block only when the cache is proven
-// whole (ADR 3). A writer marks a block as open with its first flush. When the slice has closed,
+// whole. A writer marks a block as open with its first flush. When the slice has closed,
 // the writer seals the block: the same mark then says how many chunks the writer put into the
 // cache. A writer that died, or whose flush failed, does not seal the block, and the run reads the
-// table below instead.
+// table below instead. docs/protocol.md has the whole protocol.
 package cache
 
 import (
@@ -230,7 +229,7 @@ func (c *Cache) begun(ctx context.Context, b metric.Bucket, s metric.Slice) (boo
 }
 
 // Trusts reports whether the cache of slice k may be relied on, now or later: whether no run of k, or of a later slice
-// of the bucket, has ever begun (ADR 36). Such a run has ground late data of k, and deleted its cache, and the record
+// of the bucket, has ever begun. Such a run has ground late data of k, and deleted its cache, and the record
 // that k itself has begun may be gone. Over Cassandra its deletes leave what was written with a higher timestamp, and
 // take the rest, so sealed marks and chunks that are left may agree and be a part. If nobody can say, the answer is no.
 func (c *Cache) Trusts(ctx context.Context, k storage.SliceKey) (bool, error) {

@@ -24,7 +24,7 @@ type Next struct {
 
 // Next asks what a run of slice k may put into the next bucket's slice around k.
 //
-// The slice around k is run only after all slices within it are complete (ADR 2). k is not
+// The slice around k is run only after all slices within it are complete. k is not
 // complete, so that run has not begun, unless a clock was ahead. Next therefore asks the store.
 func (c *Cache) Next(ctx context.Context, k storage.SliceKey) (Next, error) {
 	next := k.Bucket + 1
@@ -78,7 +78,7 @@ func (c *Cache) Climb(b metric.Bucket, slice, in metric.Slice) []int64 {
 //
 //   - Rows of a whole block that came on time enter the cache of the next bucket's slice around them,
 //     with a fresh mark. There is one chunk for each block and slice below: a repeated run writes over
-//     it. So the cache never holds two chunks with the same row (ADR 34).
+//     it. So the cache never holds two chunks with the same row.
 //   - For all other rows Pass puts late marks that name their schedules. The run that reads these reads
 //     the rows from their table. The marks go into the slice around the rows if the run's own slice lies
 //     within it and its run has not begun, and else into the next bucket's current slice.

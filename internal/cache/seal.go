@@ -22,7 +22,7 @@ import (
 // puts late marks until that succeeds.
 //
 // Seal does not seal blocks of a slice if it, or a later one, has ever been ground: the cache may lack what was
-// ground then (ADR 36).
+// ground then.
 func (w *Writer) Seal(ctx context.Context) error {
 	away := w.look(ctx)
 	unknown := w.catchUp(ctx)

@@ -48,10 +48,10 @@ func (g *BlockSamples) check() {
 //     run may have missed the mark or the chunk. closeRace puts a late mark first, then deletes the
 //     mark in the closed slice.
 //  6. succeeded or failed records the outcome of each block. The chunks of a failed one stay in torn
-//     for step 1 (ADR 27), and its mark stays open, so that the run reads the raw table.
+//     for step 1, and its mark stays open, so that the run reads the raw table.
 //
 // When the slice has closed, Seal replaces the open marks by fresh ones with the number of cache
-// chunks (ADR 3).
+// chunks.
 type Writer struct {
 	cache     *Cache
 	groupSize int
@@ -122,7 +122,7 @@ type lateRow struct {
 }
 
 // maxNamed is the maximum number of schedules that a late mark names. A mark with more stands for
-// the whole block (ADR 26). The run then recomputes unchanged rows, but ingest does not rewrite
+// the whole block. The run then recomputes unchanged rows, but ingest does not rewrite
 // the mark for each schedule.
 const maxNamed = 32
 

@@ -225,7 +225,7 @@ func (u *run) hold(ctx context.Context, shard int) error {
 // begin checks, under a shard's lease, whether others have completed the slice since it was found
 // due. If so, a mark in it came too late, and its writer is about to delete it. If not, begin
 // records that the run has begun, before the run reads any mark: from then on nobody relies on marks
-// and cache of the slice (ADR 34).
+// and cache of the slice.
 func (u *run) begin(ctx context.Context) (done bool, err error) {
 	state, err := u.cache.State(ctx, u.key)
 	if state.Complete || err != nil {

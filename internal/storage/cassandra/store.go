@@ -15,8 +15,7 @@
 //
 // A run's delete covers what the run has read. On-time rows are written while their writer's clock
 // is before the slice's end plus the delay. The run takes its fence when its own clock is after
-// that time. The fences of earlier runs are lower. docs/adr/0008-order-on-cassandra.md has the full
-// argument.
+// that time. The fences of earlier runs are lower. docs/protocol.md has the rest.
 package cassandra
 
 import (
