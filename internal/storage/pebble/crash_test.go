@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -244,6 +245,11 @@ func TestOpenSurvivesErrors(t *testing.T) {
 	image := base.CrashClone(vfs.CrashCloneCfg{}) // the store is not closed: there is a log to replay
 	require.NoError(t, st.Close())
 
+	t.Run("with a log", func(t *testing.T) { openWithErrors(t, image, opts, acked) })
+	t.Run("new", func(t *testing.T) { openWithErrors(t, vfs.NewCrashableMem(), opts, nil) })
+}
+
+func openWithErrors(t *testing.T, image *vfs.MemFS, opts Options, acked []int) {
 	for n := int32(1); ; n++ {
 		fs := image.CrashClone(vfs.CrashCloneCfg{})
 		var seen atomic.Int32
@@ -262,6 +268,9 @@ func TestOpenSurvivesErrors(t *testing.T) {
 		if err != nil {
 			require.Truef(t, errors.Is(err, errorfs.ErrInjected) || errors.Is(err, storage.ErrUnavailable), "n=%d: %v", n, err)
 		}
+		names, err := listDirectory("/data", fs) // as a killed process leaves it
+		require.NoError(t, err)
+		require.Truef(t, !hasMarker(names, versionMarker) || slices.ContainsFunc(names, isLog), "n=%d: Open would refuse a directory without a log: %v", n, names)
 		reopenAndCheck(t, fs.CrashClone(vfs.CrashCloneCfg{}), acked)
 		if seen.Load() < n {
 			require.Greater(t, n, int32(10), "Open was never disturbed")

@@ -3,6 +3,7 @@ package pebble
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -48,8 +49,11 @@ func damageBlocks(t *testing.T, st *Store, fs vfs.FS, keys ...[]byte) {
 	}
 	require.NoError(t, r.Close())
 	require.NoError(t, st.Close())
-	content, err := readFile(fs, table)
+	f, err = fs.Open(table)
 	require.NoError(t, err)
+	content, err := io.ReadAll(f)
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
 	for _, end := range ends {
 		content[end-200] ^= 0x40
 	}

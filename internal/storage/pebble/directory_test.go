@@ -2,7 +2,6 @@ package pebble
 
 import (
 	"bytes"
-	"errors"
 	"log/slog"
 	"maps"
 	"math"
@@ -15,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/storagetest"
 )
 
@@ -47,25 +47,31 @@ func (f files) write(t *testing.T) (dir string) {
 	return dir
 }
 
-// but returns f with some files replaced. A nil content removes the file.
-func (f files) but(changes map[string]*string) files {
+// but returns f with other content in a file.
+func (f files) but(name, content string) files {
 	g := maps.Clone(f)
-	for name, content := range changes {
-		if content == nil {
-			delete(g, name)
-		} else {
-			g[name] = *content
-		}
+	g[name] = content
+	return g
+}
+
+// without returns f without some files.
+func (f files) without(names ...string) files {
+	g := maps.Clone(f)
+	for _, name := range names {
+		delete(g, name)
 	}
 	return g
 }
 
-func (f files) like(t *testing.T, pattern string) (names []string) {
+func (f files) like(t *testing.T, pattern string) []string   { return f.matching(t, pattern, true) }
+func (f files) unlike(t *testing.T, pattern string) []string { return f.matching(t, pattern, false) }
+
+func (f files) matching(t *testing.T, pattern string, want bool) (names []string) {
 	t.Helper()
 	for name := range f {
 		ok, err := filepath.Match(pattern, name)
 		require.NoError(t, err)
-		if ok {
+		if ok == want {
 			names = append(names, name)
 		}
 	}
@@ -116,242 +122,113 @@ func sweepStore(t *testing.T) (killed, closed files, rows string) {
 	return killed, readFiles(t, dir), rows
 }
 
-// TestEachFileOfAStore removes, empties, cuts, spoils or exchanges each file of a store, and adds
-// files to it. Open must either find all the data, or refuse with an error that names the file and
-// leave the directory unchanged. It must delete no file that is not the store's.
-func TestEachFileOfAStore(t *testing.T) {
+// TestRefusals: Open refuses a directory that is no store, or not all of one, with one line that says what it found and what
+// to do. It changes nothing there.
+func TestRefusals(t *testing.T) {
 	noLeaks(t)
-	killed, closed, rows := sweepStore(t)
-	require.Greater(t, len(killed.like(t, "*.sst")), 1)
-	for state, store := range map[string]files{"killed": killed, "closed": closed, "without inventory": closed.but(map[string]*string{inventoryName: nil})} {
-		opened, refused := 0, 0
-		try := func(what string, changed files, about ...string) {
-			t.Run(state+"/"+what, func(t *testing.T) {
-				dir := changed.write(t)
-				st, err := Open(dir, sweepOptions())
-				if err != nil {
-					refused++
-					require.Truef(t, slices.ContainsFunc(about, func(name string) bool { return strings.Contains(err.Error(), name) }), "names none of %v: %v", about, err)
-					require.NotContains(t, err.Error(), "carrier")
-					require.Equal(t, changed, readFiles(t, dir), "changed although it was refused")
-					return
-				}
-				opened++
-				require.Equal(t, rows, everything(t, st), "rows are missing, or others are there")
-				require.NoError(t, st.Close())
-				after := readFiles(t, dir)
-				for name, content := range changed {
-					if _, own := store[name]; !own {
-						require.Equal(t, content, after[name], "a file that is not the store's")
-					}
-				}
-				st = mustOpen(t, dir, sweepOptions())
-				require.Equal(t, rows, everything(t, st), "rows are missing, or others are there")
-				require.NoError(t, st.Close())
-			})
-		}
-		try("untouched", store)
-		for _, name := range slices.Sorted(maps.Keys(store)) {
-			if _, listed := store[inventoryName]; !listed && (strings.HasSuffix(name, ".log") || strings.HasPrefix(name, manifestPrefix)) {
-				continue // only the inventory reveals this damage
-			}
-			content := store[name]
-			names := []string{name}
-			if state == "without inventory" && strings.HasPrefix(name, "marker.format-version") {
-				names = append(names, "marker.format-version")
-			}
-			try("remove "+name, store.but(map[string]*string{name: nil}), names...)
-			if content != "" {
-				none, half, zeros := "", content[:len(content)/2], strings.Repeat("\x00", len(content))
-				try("empty "+name, store.but(map[string]*string{name: &none}), name)
-				try("half of "+name, store.but(map[string]*string{name: &half}), name)
-				if !strings.HasSuffix(name, tableSuffix) { // a table is read only when its rows are
-					try("zeros in "+name, store.but(map[string]*string{name: &zeros}), name)
-				}
-			}
-			for _, other := range store.like(t, "*"+filepath.Ext(name)) {
-				if filepath.Ext(name) != "" && !strings.HasPrefix(name, markerPrefix) && name < other {
-					theirs := store[other]
-					try("swap "+name+" and "+other, store.but(map[string]*string{name: &theirs, other: &content}), name, other)
-				}
-			}
-		}
-		foreign, empty := "not of this store\n", ""
-		for _, name := range []string{
-			"000001.sst", "999999.sst", "000001.log", "999999.log", "2026.log", "000002.blob", "MANIFEST-000000", "MANIFEST-999999",
-			"OPTIONS-000001", "temporary.000009.dbtmp", "README", "CURRENT.bak", "data.sst",
-		} {
-			try("add "+name, store.but(map[string]*string{name: &foreign}), name)
-		}
-		for _, name := range []string{"999999.log", "999999.sst", "marker.manifest.999999.MANIFEST-999999", "marker.format-version.999999.023", "marker.other"} {
-			try("add empty "+name, store.but(map[string]*string{name: &empty}), name, "999999")
-		}
-		assert.Greater(t, opened, 10, state)
-		assert.Greater(t, refused, 10, state)
-	}
-}
-
-// TestNewStoreOnlyInAnEmptyDirectory shows that Open makes no store in a directory with other
-// files.
-func TestNewStoreOnlyInAnEmptyDirectory(t *testing.T) {
-	noLeaks(t)
-	closed := func() files { _, closed, _ := sweepStore(t); return closed }()
-	tables := files{}
-	for _, name := range closed.like(t, "*.sst") {
-		tables[name] = closed[name]
-	}
-	for what, tc := range map[string]struct {
+	killed, closed, _ := sweepStore(t)
+	foreign := func() files {
+		dir := closed.write(t)
+		st := mustOpen(t, dir, sweepOptions())
+		require.NoError(t, st.db.Delete(metaKey(metaSettings), nil))
+		require.NoError(t, st.Close())
+		return readFiles(t, dir)
+	}()
+	type refusal struct {
 		files files
 		says  []string
-	}{
-		"a log of somebody":      {files{"000001.log": "x", "000005.sst": "y"}, []string{"000001.log, 000005.sst", "marker.manifest.…"}},
-		"a log with a year":      {files{"2026.log": "x"}, []string{"2026.log"}},
-		"documents":              {files{"a": "", "b": "", "c": "", "d": "", "e": "", "f": "", "g": ""}, []string{"holds no store", "a, b, c, d, e and 2 more", "choose an empty directory"}},
-		"somebody's lock":        {files{"LOCK": "pid 17"}, []string{"LOCK"}},
-		"somebody's ballast":     {files{"BALLAST": "mine"}, []string{"BALLAST"}},
-		"tables and no manifest": {tables, []string{".sst", "restore the directory from a backup"}},
-	} {
+	}
+	emptyDirectory, backup := "choose an empty directory", "restore the directory from a backup, or see 'quern salvage --help'"
+	cases := map[string]refusal{
+		"documents":                   {files{"a": "", "b": "", "c": "", "d": "", "e": "", "f": "", "g": ""}, []string{"holds no store", "a, b, c, d, e and 2 more", emptyDirectory}},
+		"somebody's log":              {files{"000001.log": "x"}, []string{"000001.log", emptyDirectory}},
+		"somebody's lock":             {files{lockName: "pid 17"}, []string{lockName, emptyDirectory}},
+		"another program's database":  {foreign, []string{"holds a Pebble database without Quern's settings", emptyDirectory, "restore this one from a backup"}},
+		"no tables":                   {closed.without(closed.like(t, "*.sst")...), []string{"is incomplete", "more like it", backup}},
+		"tables alone":                {closed.without(closed.unlike(t, "*.sst")...), []string{".sst", "no file marker.manifest.…", backup}},
+		"no log":                      {closed.without(closed.like(t, "*.log")...), []string{"is incomplete", "no *.log", backup}},
+		"no log, of a killed process": {killed.without(killed.like(t, "*.log")...), []string{"is incomplete", "no *.log", backup}},
+	}
+	for state, store := range map[string]files{"killed": killed, "closed": closed} {
+		require.Greater(t, len(store.like(t, "*.sst")), 1)
+		for _, name := range store.like(t, "*.sst") {
+			half, number := store[name][:len(store[name])/2], strings.TrimSuffix(name, tableSuffix)
+			cases[state+", without "+name] = refusal{store.without(name), []string{"is incomplete", number, backup}}
+			cases[state+", half of "+name] = refusal{store.but(name, half), []string{"is incomplete", number, backup}}
+		}
+		manifests := store.like(t, "MANIFEST-*")
+		current := manifests[len(manifests)-1]
+		cases[state+", without the manifest"] = refusal{store.without(current), []string{"is incomplete", current, backup}}
+		cases[state+", with an empty manifest"] = refusal{store.but(current, ""), []string{"is incomplete", current, backup}}
+		for _, marker := range []string{manifestMarker, versionMarker} {
+			cases[state+", without the marker "+marker] = refusal{store.without(store.like(t, "marker."+marker+".*")...), []string{"is incomplete", "no file marker." + marker, backup}}
+		}
+	}
+	for what, tc := range cases {
 		t.Run(what, func(t *testing.T) {
 			dir := tc.files.write(t)
 			_, err := Open(dir, sweepOptions())
-			for _, says := range append(tc.says, dir) {
+			for _, says := range append(tc.says, dir, "nothing in") {
 				require.ErrorContains(t, err, says)
+			}
+			require.NotContains(t, err.Error(), "\n")
+			if slices.Contains(tc.says, backup) {
+				require.ErrorIs(t, err, storage.ErrCorrupt)
 			}
 			require.Equal(t, tc.files, readFiles(t, dir))
 		})
 	}
-
-	t.Run("what is no store's data", func(t *testing.T) {
-		dir := files{"LOCK": "", "BALLAST": ballastText}.write(t)
-		require.NoError(t, os.Mkdir(filepath.Join(dir, "lost+found"), 0o700))
-		require.NoError(t, mustOpen(t, filepath.Join(dir, "demo"), sweepOptions()).Close())
-		var said bytes.Buffer
-		opts := sweepOptions()
-		opts.Logger = slog.New(slog.NewTextHandler(&said, nil))
-		st, err := Open(dir, opts)
-		require.NoError(t, err)
-		require.NoError(t, st.Close())
-		require.Contains(t, said.String(), `msg="created a new store" dir=`+dir)
-		said.Reset()
-		st, err = Open(dir, opts)
-		require.NoError(t, err)
-		require.NoError(t, st.Close())
-		require.NotContains(t, said.String(), "new store")
-	})
-
-	t.Run("another program's database", func(t *testing.T) {
-		f := closed.but(map[string]*string{inventoryName: nil})
-		dir := f.write(t)
-		st := mustOpen(t, dir, sweepOptions())
-		require.NoError(t, st.db.Delete(metaKey(metaSettings), nil))
-		require.NoError(t, st.Close())
-		require.NoError(t, os.Remove(filepath.Join(dir, inventoryName)))
-		before := readFiles(t, dir)
-		_, err := Open(dir, sweepOptions())
-		require.ErrorContains(t, err, "holds a Pebble database that is not Quern's")
-		require.Equal(t, before, readFiles(t, dir))
-	})
 }
 
-// TestLeftoverTables shows that a table which a crash left behind is deleted once the inventory
-// lists it.
-func TestLeftoverTables(t *testing.T) {
+// TestFilesThatMayBeMissing: Open finds all rows without the files that hold none.
+func TestFilesThatMayBeMissing(t *testing.T) {
 	noLeaks(t)
-	killed, _, rows := sweepStore(t)
-	half := "half a table"
-	const name = "000099.sst"
-	listed := killed[inventoryName] + string(appendedLine(name, extent{}))
-	dir := killed.but(map[string]*string{name: &half, inventoryName: &listed}).write(t)
-	st := mustOpen(t, dir, sweepOptions())
-	require.Equal(t, rows, everything(t, st), "rows are missing, or others are there")
-	require.NoError(t, st.Close())
-	require.NotContains(t, readFiles(t, dir), name)
+	killed, closed, rows := sweepStore(t)
+	for _, store := range []files{killed, closed} {
+		for _, name := range append(store.like(t, "OPTIONS-*"), lockName, ballastName) {
+			st := mustOpen(t, store.without(name).write(t), sweepOptions())
+			require.Equal(t, rows, everything(t, st), name)
+			require.NoError(t, st.Close())
+		}
+	}
 }
 
-// TestInventoryOfAnOlderProgram covers an inventory that is out of date: a program that knows no
-// inventory has written to the store since.
-func TestInventoryOfAnOlderProgram(t *testing.T) {
+// TestNewStoreInADirectory: Open makes a store beside what is no data of anybody. It removes the list of files of
+// earlier versions.
+func TestNewStoreInADirectory(t *testing.T) {
 	noLeaks(t)
-	_, closed, _ := sweepStore(t)
-	dir := closed.write(t)
-	old := closed[inventoryName]
-	st := mustOpen(t, dir, sweepOptions())
-	require.NoError(t, st.Write(t.Context(), crashBatch(77)))
-	rows := everything(t, st)
-	require.NoError(t, st.Close())
-	require.NoError(t, os.WriteFile(filepath.Join(dir, inventoryName), []byte(old), 0o600))
-	st = mustOpen(t, dir, sweepOptions())
-	require.Equal(t, rows, everything(t, st), "rows are missing, or others are there")
-	require.NoError(t, st.Close())
-}
-
-// FuzzInventory decodes arbitrary bytes as an inventory. The result is an error, or content that
-// survives another round of encoding and decoding.
-func FuzzInventory(f *testing.F) {
-	c := inventoryContent{made: true, files: map[string]extent{"000004.log": {17, 0xdeadbeef}, "000005.sst": {}}}
-	f.Add(c.encode())
-	f.Add(append(append(c.encode(), appendedLine("000006.log", extent{})...), "000006.log 12 0000"...))
-	f.Add([]byte(inventoryHead + "\n"))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		c, err := decodeInventory(b)
-		if err != nil {
-			return
-		}
-		again, err := decodeInventory(c.encode())
-		require.NoError(t, err)
-		require.Equal(t, c, again)
-	})
-}
-
-// TestInventoryWithHoles puts zeros anywhere into lines that were not synced, as a power cut does.
-// Only the lines before the first zero count. The end of a line never counts as a line.
-func TestInventoryWithHoles(t *testing.T) {
-	c := inventoryContent{made: true, files: map[string]extent{"MANIFEST-000001": {17, 0xdeadbeef}, "000004.log": {}}}
-	whole := c.encode()
-	synced := len(whole)
-	want := map[int]inventoryContent{} // by the number of intact bytes
-	for i, name := range []string{"MANIFEST-000007", "000004.log", "MANIFEST-000001"} {
-		before := len(whole)
-		whole = append(whole, appendedLine(name, extent{int64(i) * 100, uint32(i)})...)
-		for n := before; n < len(whole); n++ {
-			want[n], _ = decodeInventory(whole[:before])
-		}
-	}
-	for begin := synced; begin < len(whole); begin++ {
-		for end := begin + 1; end <= len(whole); end++ {
-			b := slices.Clone(whole)
-			clear(b[begin:end])
-			got, err := decodeInventory(b)
-			require.NoError(t, err)
-			require.Equal(t, want[begin], got, "zeros from %d to %d", begin-synced, end-synced)
-		}
-	}
-}
-
-// TestInventoryIsWrittenAnew shows that the inventory is rewritten when many lines have been
-// appended, and after a failed line.
-func TestInventoryIsWrittenAnew(t *testing.T) {
-	dir := t.TempDir()
-	st, err := Open(dir, sweepOptions())
+	dir := files{lockName: "", firstManifest: "half"}.write(t)
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "lost+found"), 0o700))
+	require.NoError(t, mustOpen(t, filepath.Join(dir, "demo"), sweepOptions()).Close())
+	var said bytes.Buffer
+	opts := sweepOptions()
+	opts.Logger = slog.New(slog.NewTextHandler(&said, nil))
+	st, err := Open(dir, opts)
 	require.NoError(t, err)
-	v := st.disk.inventory
-	for i := range int64(2 * maxAppended / 24) {
-		v.grown("000004.log", extent{i, 1})
-	}
-	require.NoError(t, v.add("000044.sst"))
-	c, whyNot := readInventory(dir, st.disk.base)
-	require.NoError(t, whyNot)
-	require.True(t, c.made)
-	require.Equal(t, v.files, c.files)
-	info, err := os.Stat(filepath.Join(dir, inventoryName))
-	require.NoError(t, err)
-	require.Less(t, info.Size(), int64(maxAppended+1000))
-	require.NoError(t, errors.Join(v.file.Close()))
-	require.Error(t, v.add("000045.sst"), "the file is closed")
-	require.NoError(t, v.add("000046.sst"))
-	c, whyNot = readInventory(dir, st.disk.base)
-	require.NoError(t, whyNot)
-	require.Contains(t, c.files, "000045.sst")
-	require.Contains(t, c.files, "000046.sst")
 	require.NoError(t, st.Close())
+	require.Contains(t, said.String(), `msg="created a new store" dir=`+dir)
+	said.Reset()
+	for _, name := range oldFiles {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
+	}
+	st, err = Open(dir, opts)
+	require.NoError(t, err)
+	require.NoError(t, st.Close())
+	require.NotContains(t, said.String(), "new store")
+	for _, name := range oldFiles {
+		require.NoFileExists(t, filepath.Join(dir, name))
+	}
+}
+
+// TestOldLogsAreRemoved: the logs that Open has replayed are removed once there is a new one.
+func TestOldLogsAreRemoved(t *testing.T) {
+	noLeaks(t)
+	killed, _, _ := sweepStore(t)
+	dir := killed.write(t)
+	require.NoError(t, mustOpen(t, dir, sweepOptions()).Close())
+	after := readFiles(t, dir)
+	require.NotEmpty(t, after.like(t, "*.log"))
+	for _, name := range killed.like(t, "*.log") {
+		require.NotContains(t, after, name)
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -37,14 +38,14 @@ type disk struct {
 	clk      clock.Clock
 	log      *slog.Logger
 	failures *failures
-	// inventory lists the files that the store has written.
-	inventory *inventory
 
 	// closing ends the pauses of refused background writes.
 	closing closeSignal
 
 	mu      sync.Mutex
 	ballast bool
+	// oldLogs are removed when the store is open.
+	oldLogs []string
 }
 
 const (
@@ -57,12 +58,10 @@ const (
 var errDiskFull = fmt.Errorf("kept free for the log: %w", syscall.ENOSPC)
 
 func newDisk(dir string, o *Options, f *failures) *disk {
-	d := &disk{
+	return &disk{
 		dir: dir, base: o.FS, reserve: o.ReserveBytes, clk: o.Clock, log: o.Logger, failures: f,
 		closing: make(closeSignal),
 	}
-	d.inventory = newInventory(dir, vfs.OnDiskFull(d.base, d.dropBallast))
-	return d
 }
 
 // closeSignal is the context of the store's background work. It is done when the channel is closed.
@@ -89,7 +88,7 @@ func (c closeSignal) Value(any) any { return nil }
 
 // fs returns the file system that Pebble uses.
 func (d *disk) fs() vfs.FS {
-	return &guardedFS{FS: d.inventory.fs, disk: d}
+	return &guardedFS{FS: vfs.OnDiskFull(d.base, d.dropBallast), disk: d}
 }
 
 // free returns the free space and the size of the file system. ok is false where the file system
@@ -204,8 +203,17 @@ func (d *disk) writeBallast() error {
 	return errors.Join(err, f.Sync(), f.Close())
 }
 
-// guardedFS applies rules 2 and 3 to the files that Pebble writes, and keeps the inventory of these
-// files.
+// opened removes what the store no longer needs once it is open.
+func (d *disk) opened() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, name := range slices.Concat(oldFiles, d.oldLogs) {
+		_ = d.base.Remove(d.base.PathJoin(d.dir, name)) // the next start tries again
+	}
+	d.oldLogs = nil
+}
+
+// guardedFS applies rules 2 and 3 to the files that Pebble writes.
 type guardedFS struct {
 	vfs.FS
 	disk *disk
@@ -222,65 +230,29 @@ func (fs *guardedFS) Create(name string, category vfs.DiskWriteCategory) (vfs.Fi
 	case strings.HasSuffix(name, tableSuffix) || strings.HasSuffix(name, blobSuffix):
 		return fs.createTable(name, category, fs.disk.reserve/2)
 	}
-	f, err := fs.create(name, category)
+	f, err := fs.FS.Create(name, category)
 	return fs.watchLog(name, f, err)
-}
-
-func (fs *guardedFS) create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
-	if err := fs.disk.inventory.add(fs.PathBase(name)); err != nil {
-		return nil, err
-	}
-	return fs.FS.Create(name, category)
 }
 
 // ReuseForWrite implements vfs.FS. It turns an old log into a new one.
 func (fs *guardedFS) ReuseForWrite(oldname, newname string, category vfs.DiskWriteCategory) (vfs.File, error) {
-	f, err := fs.reuse(oldname, newname, category)
+	f, err := fs.FS.ReuseForWrite(oldname, newname, category)
 	return fs.watchLog(newname, f, err)
 }
 
-func (fs *guardedFS) reuse(oldname, newname string, category vfs.DiskWriteCategory) (vfs.File, error) {
-	inventory := fs.disk.inventory
-	if err := inventory.add(fs.PathBase(newname)); err != nil {
-		return nil, err
-	}
-	if err := inventory.release(fs.PathBase(oldname)); err != nil {
-		return nil, err
-	}
-	f, err := fs.FS.ReuseForWrite(oldname, newname, category)
-	if err == nil {
-		inventory.gone(fs.PathBase(oldname))
-	}
-	return f, err
-}
-
-// Rename implements vfs.FS.
-func (fs *guardedFS) Rename(oldname, newname string) error {
-	inventory := fs.disk.inventory
-	if err := inventory.add(fs.PathBase(newname)); err != nil {
-		return err
-	}
-	if err := fs.FS.Rename(oldname, newname); err != nil {
-		return err
-	}
-	inventory.gone(fs.PathBase(oldname))
-	return nil
-}
-
-// Remove implements vfs.FS. It keeps files that are not the store's.
+// Remove implements vfs.FS. While the store is being opened it keeps the logs: Pebble removes those
+// that it has replayed before it makes a new one, and examine refuses a directory without any log.
 func (fs *guardedFS) Remove(name string) error {
-	inventory, base := fs.disk.inventory, fs.PathBase(name)
-	if !inventory.has(base) {
+	if !isLog(name) {
+		return fs.FS.Remove(name)
+	}
+	fs.disk.mu.Lock()
+	defer fs.disk.mu.Unlock()
+	if fs.disk.failures.opening() {
+		fs.disk.oldLogs = append(fs.disk.oldLogs, fs.PathBase(name))
 		return nil
 	}
-	if err := inventory.release(base); err != nil {
-		return err
-	}
-	if err := fs.FS.Remove(name); err != nil {
-		return err
-	}
-	inventory.gone(base)
-	return nil
+	return fs.FS.Remove(name)
 }
 
 // OpenDir implements vfs.FS.
@@ -296,31 +268,22 @@ func (fs *guardedFS) createTable(name string, category vfs.DiskWriteCategory, fl
 	if err := fs.disk.allowTable(floor); err != nil {
 		return nil, err
 	}
-	f, err := fs.create(name, category)
+	f, err := fs.FS.Create(name, category)
 	if err != nil {
 		return nil, err
 	}
 	return &tableFile{File: f, disk: fs.disk, floor: floor}, nil
 }
 
-// watchLog wraps a new log or manifest so that its writes are tracked. If a log cannot be made
+// watchLog wraps a new log so that its writes are watched. If a log cannot be made
 // while the store is open, watchLog fails the store, because Pebble would panic.
 func (fs *guardedFS) watchLog(name string, f vfs.File, err error) (vfs.File, error) {
-	measured := &measuredFile{File: f, inventory: fs.disk.inventory, name: fs.PathBase(name)}
-	switch isLog := strings.HasSuffix(name, logSuffix); {
-	case !isLog && strings.HasPrefix(measured.name, manifestPrefix) && err == nil:
-		// Pebble syncs a manifest before the directory. Without this sync the inventory could
-		// require a file whose name a power cut has lost.
-		if err := syncDir(fs.FS, fs.disk.dir); err != nil {
-			return nil, errors.Join(err, f.Close())
-		}
-		return measured, nil
-	case !isLog:
+	switch {
+	case !isLog(name):
 		return f, err
 	case err == nil:
-		return &logFile{File: measured, failures: fs.disk.failures}, nil
-	}
-	if !fs.disk.failures.opening() {
+		return &logFile{File: f, failures: fs.disk.failures}, nil
+	case !fs.disk.failures.opening():
 		fs.disk.failures.park(err)
 	}
 	return nil, err

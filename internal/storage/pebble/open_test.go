@@ -266,8 +266,7 @@ func TestDamagedBlock(t *testing.T) {
 		}
 		spoilt := []byte(whole[tables[0]])
 		spoilt[at] ^= 0x40
-		text := string(spoilt)
-		st, err := Open(whole.but(map[string]*string{tables[0]: &text}).write(t), Options{ReserveBytes: 1, Logger: quiet()})
+		st, err := Open(whole.but(tables[0], string(spoilt)).write(t), Options{ReserveBytes: 1, Logger: quiet()})
 		if err != nil {
 			require.ErrorIs(t, err, storage.ErrCorrupt)
 			require.ErrorContains(t, err, tables[0])

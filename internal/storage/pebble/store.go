@@ -191,9 +191,10 @@ func lockDirectory(dir string, files vfs.FS) (*lsm.Lock, error) {
 func open(dir string, opts Options, lock *lsm.Lock) (*Store, error) {
 	s := newStore(dir, &opts, lock)
 	if err := s.openDB(&opts); err != nil {
-		return nil, errors.Join(err, s.disk.inventory.close())
+		return nil, err
 	}
 	s.failures.arm(opts.OnFatal)
+	s.disk.opened()
 	if free, _, ok := s.disk.free(); !ok || free > s.disk.reserve+s.disk.reserve/4 {
 		s.disk.restoreBallast()
 	}
@@ -231,10 +232,7 @@ func OpenReadOnly(dir string, opts Options) (*Store, error) {
 		return nil, err
 	}
 	s := newStore(dir, &opts, lock)
-	if err := s.run("open "+dir, func() (err error) {
-		s.db, err = s.openReadOnly(&opts, true)
-		return err
-	}); err != nil {
+	if err := s.openReadOnly(&opts, true); err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
 	if err := s.run("open "+dir, func() error { return s.load(&opts) }); err != nil {
@@ -296,7 +294,7 @@ func (s *Store) openDB(opts *Options) error {
 				return err
 			}
 		}
-		return s.disk.inventory.finish()
+		return nil
 	}); err != nil {
 		return errors.Join(err, s.closeDB())
 	}
@@ -360,13 +358,8 @@ func (s *Store) load(o *Options) error {
 		return err
 	}
 	if recorded == nil {
-		if err := s.eachKey([]byte{tableSchedule}, []byte{tableSchedule + 1}, func([]byte) error {
-			return fmt.Errorf("%w: the store in %s has schedules but no settings", storage.ErrCorrupt, s.dir)
-		}); err != nil {
-			return err
-		}
 		if !o.wantsSettings() {
-			return fmt.Errorf("the store in %s was never completed; give settings to create it", s.dir)
+			return fmt.Errorf("the store in %s has no settings, so nothing can be read from it", s.dir)
 		}
 		s.settings = o.Settings.OrNew()
 		s.settings.Epochs = slices.Clone(s.settings.Epochs)
@@ -463,7 +456,7 @@ func (s *Store) Close() error {
 	if err := s.failures.check(); err != nil {
 		return err // Pebble is parked with its locks held; what was acknowledged is in the log
 	}
-	return errors.Join(s.closeDB(), s.disk.inventory.close(), s.lock.Close())
+	return errors.Join(s.closeDB(), s.lock.Close())
 }
 
 func (s *Store) closeDB() error {
