@@ -67,7 +67,7 @@ var (
 // sweeps are tests that go through many cases or seeds, or damage each byte in turn. What they test is also tested by
 // others, with fewer cases. Tier one leaves them out; a name stands for the tests of that name in all packages.
 var sweeps = []string{
-	"TestDamagedBlock", "TestDamagedBlockOfRollups", "TestDamagedBlocksExpire", "TestDamagedBlocksOfAnnotations",
+	"TestDamagedBlock", "TestDamagedBlockOfMarks", "TestDamagedBlockOfRollups", "TestDamagedBlocksExpire", "TestDamagedBlocksOfAnnotations",
 	"TestDamagedBlocksOfDocuments", "TestDamagedCacheBlockIsDeleted", "TestHistories",
 	"TestOpenSurvivesErrors", "TestPointsAgainstSamples", "TestRollupsAreAsRaw", "TestUnpackedSlices", "TestWindowsAnywhere",
 }

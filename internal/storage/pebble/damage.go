@@ -2,12 +2,10 @@ package pebble
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"math/big"
 	"path"
-	"strings"
 	"sync"
 	"time"
 
@@ -22,8 +20,7 @@ import (
 
 // When the checksum of a table's block fails, a range of keys is lost. The keys before and after it
 // can still be read, so reads skip the range. For raw chunks they report which groups and slices
-// may have lost chunks, for roll-ups which schedules and times may have lost rows. The labels of
-// series are stored in two tables, so reads use the other table.
+// may have lost chunks, for roll-ups which schedules and times may have lost rows.
 
 // aroundFunc is called with a range [from, to) whose rows cannot be read. It returns false to end
 // the scan.
@@ -83,12 +80,6 @@ func (r *keyRanges) add(from, to []byte) {
 	if len(r.all) < maxKeyRanges {
 		r.all = append(r.all, [2][]byte{bytes.Clone(from), bytes.Clone(to)})
 	}
-}
-
-func (r *keyRanges) len() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.all)
 }
 
 // past returns the end of the ranges that contain a key, nil if none does.
@@ -267,110 +258,11 @@ func (s *Store) plausible(fromMs, toMs int64) (int64, int64) {
 	return max(fromMs, 0), min(toMs, newest+2*dayMs)
 }
 
-// aroundSchedules yields the schedules with the ids of the keys [from, to). It reads them from the
-// table schedules, which is ordered by source.
-func (s *Store) aroundSchedules(ctx context.Context, from, to []byte, yield func(storage.Schedule, error) bool) bool {
-	const op = "schedules"
-	atLeast := func(k []byte) int64 { // the first id whose key is not before k
-		id := getInt(k[1:])
-		if bytes.Compare(scheduleKey(metric.ScheduleID(id)), k) < 0 {
-			id++
-		}
-		return id
-	}
-	first, end := atLeast(from), atLeast(to)
-	more := true
-	scanAround(ctx, s, op, []byte{tableSeries}, []byte{tableSeries + 1}, nil, parseSeries, func([]byte, []byte) bool {
-		s.lost(fmt.Sprintf("labels of some of the schedules %d to %d", first, end-1))
-		return true
-	}, func(sc storage.Schedule, err error) bool {
-		if err == nil && (int64(sc.ID) < first || int64(sc.ID) >= end) {
-			return true
-		}
-		more = yield(sc, err)
-		return more
-	})
-	return more
-}
-
-// elsewhere yields the schedules of a source whose keys [from, to) cannot be read in the table
-// schedules. It reads them from the table schedules_by_block. That table does not name the derived
-// source of a series, so elsewhere may yield a series of another derived source with exactly the
-// same labels.
-func (s *Store) elsewhere(ctx context.Context, source string, from, to []byte, yield func(storage.Schedule) bool) error {
-	lost, err := s.lostSeries.list(ctx, s)
-	if err != nil {
-		return fmt.Errorf("labels of source %q are in damaged blocks of two tables; restore a backup, or stop the server and save "+
-			"the readable data with `quern salvage`: %w", source, err)
-	}
-	prefix := sourcePrefix(source)
-	derived := strings.HasPrefix(source, storage.DerivedSource)
-	var key []byte
-	for _, sc := range lost {
-		if !derived && sc.Labels.Get(metric.SourceLabel) != source {
-			continue
-		}
-		key = sc.Labels.AppendKey(append(key[:0], prefix...))
-		if bytes.Compare(from, key) <= 0 && bytes.Compare(key, to) < 0 && !yield(sc) {
-			break
-		}
-	}
-	return nil
-}
-
-// lostSeries caches the series that can be read by id but not by source.
-type lostSeries struct {
-	mu sync.Mutex
-	// all is nil when it is not known. ranges is the number of unreadable ranges when all was read.
-	all    []storage.Schedule
-	ranges int
-}
-
-// forget drops the cached list.
-func (l *lostSeries) forget() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.all = nil
-}
-
-func (l *lostSeries) list(ctx context.Context, s *Store) (all []storage.Schedule, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.all != nil && l.ranges == s.unreadable.len() {
-		return l.all, nil
-	}
-	l.all = nil
-	const op = "list the series whose source cannot be read"
-	readable := make(map[metric.ScheduleID]struct{})
-	scanAround(ctx, s, op, []byte{tableSeries}, []byte{tableSeries + 1}, nil, parseSeries,
-		func([]byte, []byte) bool { return true },
-		func(sc storage.Schedule, e error) bool {
-			readable[sc.ID], err = struct{}{}, e
-			return e == nil
-		})
-	if err != nil {
-		return nil, err
-	}
-	all = []storage.Schedule{}
-	scan(ctx, s, op, []byte{tableSchedule}, []byte{tableSchedule + 1}, nil, parseSchedule, func(sc storage.Schedule, e error) bool {
-		if _, ok := readable[sc.ID]; e == nil && !ok {
-			all = append(all, sc)
-		}
-		err = e
-		return e == nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	l.all, l.ranges = all, s.unreadable.len()
-	return all, nil
-}
-
-// plain rewrites an error of Pebble for people: it drops the details for programs and adds the file
-// name.
+// plain rewrites an error of Pebble for people: it drops the details for programs, and adds the file
+// name and what to do.
 func plain(err error) error {
 	if info := lsm.ExtractDataCorruptionInfo(err); info != nil {
-		return fmt.Errorf("%s is damaged: %w", path.Base(info.Path), info.Details)
+		return fmt.Errorf("%s is damaged: %w: restore the directory from a backup, or see 'quern salvage --help'", path.Base(info.Path), info.Details)
 	}
 	return err
 }

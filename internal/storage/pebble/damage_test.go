@@ -174,6 +174,49 @@ func TestDamagedBlocksExpire(t *testing.T) {
 	require.NoError(t, st.Close())
 }
 
+// Marks in a damaged block of a table are not passed over: their partition cannot be read, and the error names the file.
+// Other partitions can.
+func TestDamagedBlockOfMarks(t *testing.T) {
+	noLeaks(t)
+	const slices, each = 100, 100
+	fs := vfs.NewMem()
+	st := mustOpen(t, "/data", damagedOptions(fs))
+	partition := func(n int) storage.IndexPartition {
+		return storage.IndexPartition{SliceKey: storage.SliceKey{StartMs: crashStart + int64(n)*benchHourMs}}
+	}
+	for n := range slices {
+		var b storage.Batch
+		for i := range each {
+			b.Marks = append(b.Marks, storage.PlacedMark{Partition: partition(n), Mark: storage.Mark{
+				Start: metric.ScheduleID(i * 128), TimeMs: partition(n).StartMs, ID: blocks.KeyID(1, rand.Uint64()),
+			}})
+		}
+		require.NoError(t, st.Write(t.Context(), &b))
+	}
+	damageBlocks(t, st, fs, indexPartitionKey(partition(slices/2)))
+	st = mustOpen(t, "/data", damagedOptions(fs))
+	damaged := 0
+	for n := range slices {
+		read := 0
+		var failed error
+		for _, err := range st.Marks(t.Context(), partition(n)) {
+			if failed = err; err == nil {
+				read++
+			}
+		}
+		if failed == nil {
+			require.Equal(t, each, read)
+			continue
+		}
+		damaged++
+		require.ErrorIs(t, failed, storage.ErrCorrupt)
+		require.ErrorContains(t, failed, tableSuffix+" is damaged")
+	}
+	require.Positive(t, damaged)
+	require.Less(t, damaged, slices/4)
+	require.NoError(t, st.Close())
+}
+
 // Roll-up rows around a damaged block of a table are read as before. Those that may lie in it come
 // as damaged, each once, and the message says which they are.
 func TestDamagedBlockOfRollups(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"iter"
-	"math"
 	"time"
 
 	lsm "github.com/cockroachdb/pebble/v2"
@@ -15,8 +14,7 @@ import (
 )
 
 // A version of a document is a row of two tables, written in one batch: its head alone in documents, which lists
-// read, and its head and body in document_versions. The keys are the same but for the table. So where one of them
-// cannot be read, the heads and the versions are taken from the other.
+// read, and its head and body in document_versions. The keys are the same but for the table.
 
 // documents, document_versions: kind, id, version. Kind and id end with a 0 byte, which neither contains, so that they
 // order as text. Newer versions come first.
@@ -146,22 +144,19 @@ func (s *Store) document(key storage.DocumentKey, version int64) (d storage.Docu
 
 // newestVersion returns the number of the newest version, 0 if there is none.
 func (s *Store) newestVersion(key storage.DocumentKey) (int64, error) {
-	for _, table := range []byte{tableDocuments, tableVersions} {
-		prefix := versionsPrefix(table, key)
-		k, lost, err := s.firstReadable(prefix, after(prefix))
-		if err != nil {
-			return 0, err
-		}
-		if lost != nil {
-			continue // the newest may be among what cannot be read
-		}
-		if k == nil {
-			return 0, nil
-		}
-		h, err := parseVersionKey(k)
-		return h.Version, err
+	prefix := versionsPrefix(tableDocuments, key)
+	k, lost, err := s.firstReadable(prefix, after(prefix))
+	switch {
+	case err != nil:
+		return 0, err
+	case lost != nil:
+		return 0, damage{fmt.Errorf("the newest version of %s may lie in a damaged block of a table: restore the directory from a backup, "+
+			"or put the document under another id", key)}
+	case k == nil:
+		return 0, nil
 	}
-	return 0, damage{fmt.Errorf("%s lies in damaged blocks of two tables: restore a backup, or put the document under another id", key)}
+	h, err := parseVersionKey(k)
+	return h.Version, err
 }
 
 // newestOnly skips all but the first version of each document. It may see a key more than once.
@@ -182,51 +177,28 @@ func newestOnly() skipFunc {
 
 // heads yields the heads of the versions that skip lets through. prefix is that of documents.
 func (s *Store) heads(ctx context.Context, op string, prefix []byte, skip skipFunc, yield func(storage.DocumentHead, error) bool) {
-	elsewhere := func(k []byte) []byte { return append([]byte{tableVersions}, k[1:]...) }
-	take := yield
-	yield = func(h storage.DocumentHead, err error) bool { return h.Version == 0 && err == nil || take(h, err) }
-	foreign := func(k []byte) (storage.DocumentHead, error) {
-		s.lost(fmt.Sprintf("a document with the key %x", k))
-		return storage.DocumentHead{}, nil
-	}
+	var lostTo []byte // the end of the last range that cannot be read
 	parse := func(k, v []byte) (storage.DocumentHead, error) {
 		h, err := parseVersionKey(k)
 		if err != nil {
-			return foreign(k)
+			s.lost(fmt.Sprintf("a document with the key %x", k))
+			return storage.DocumentHead{}, nil
 		}
-		if rest, err := parseHead(v, &h); err == nil && len(rest) == 0 {
-			return h, nil
+		// A newer version of the document may be lost.
+		outdated := skip != nil && bytes.Compare(versionsPrefix(tableDocuments, h.DocumentKey), lostTo) < 0
+		if rest, err := parseHead(v, &h); err != nil || len(rest) > 0 || outdated {
+			return storage.DocumentHead{DocumentKey: h.DocumentKey, Version: h.Version, Damaged: true}, nil
 		}
-		if d, ok, err := s.document(h.DocumentKey, h.Version); err == nil && ok {
-			return d.DocumentHead, nil
-		}
-		return storage.DocumentHead{DocumentKey: h.DocumentKey, Version: h.Version, Damaged: true}, nil
-	}
-	parseElsewhere := func(k, v []byte) (storage.DocumentHead, error) {
-		h, err := parseVersionKey(k)
-		if err != nil {
-			return foreign(k)
-		}
-		if d, err := parseDocument(h, v); err == nil {
-			return d.DocumentHead, nil
-		}
-		h.Damaged = true
 		return h, nil
 	}
-	around := func(from, to []byte) bool {
-		return scanAround(ctx, s, op, elsewhere(from), elsewhere(to), skip, parseElsewhere, func(from, to []byte) bool {
-			s.lost(fmt.Sprintf("documents from %s to %s", documentName(from), documentName(to)))
-			return true
-		}, yield)
+	around := func(_, to []byte) bool {
+		lostTo = bytes.Clone(to)
+		s.lost("some " + op)
+		return true
 	}
-	scanAround(ctx, s, op, prefix, after(prefix), skip, parse, around, yield)
-}
-
-// documentName names the document at a key, which may be cut.
-func documentName(k []byte) string {
-	kind, id, _ := bytes.Cut(k[1:], []byte{0})
-	id, _, _ = bytes.Cut(id, []byte{0})
-	return storage.DocumentKey{Kind: string(kind), ID: string(id)}.String()
+	scanAround(ctx, s, op, prefix, after(prefix), skip, parse, around, func(h storage.DocumentHead, err error) bool {
+		return h.Version == 0 && err == nil || yield(h, err)
+	})
 }
 
 // Documents implements storage.Documents.
@@ -235,7 +207,7 @@ func (s *Store) Documents(ctx context.Context, kind string) iter.Seq2[storage.Do
 		if !storage.ValidKind(kind) {
 			return
 		}
-		s.heads(ctx, "documents", documentsPrefix(tableDocuments, kind), newestOnly(), yield)
+		s.heads(ctx, "documents of the kind "+kind, documentsPrefix(tableDocuments, kind), newestOnly(), yield)
 	}
 }
 
@@ -245,7 +217,7 @@ func (s *Store) Versions(ctx context.Context, key storage.DocumentKey) iter.Seq2
 		if !key.Valid() {
 			return
 		}
-		s.heads(ctx, "versions of a document", versionsPrefix(tableDocuments, key), nil, yield)
+		s.heads(ctx, "versions of "+key.String(), versionsPrefix(tableDocuments, key), nil, yield)
 	}
 }
 
@@ -350,23 +322,6 @@ func (s *Store) dropVersions(batch *lsm.Batch, table byte, key storage.DocumentK
 		s.beyond(lower, upper, err)
 	}
 	return batch.DeleteRange(lower, upper, nil)
-}
-
-// CountKept returns how many documents, deletions left out, and annotations can be read.
-func (s *Store) CountKept(ctx context.Context) (documents, annotations int, err error) {
-	s.heads(ctx, "documents", []byte{tableDocuments}, newestOnly(), func(h storage.DocumentHead, e error) bool {
-		if err = e; e == nil && !h.Deleted && !h.Damaged {
-			documents++
-		}
-		return true
-	})
-	for _, e := range s.Annotations(ctx, math.MinInt64, math.MaxInt64) {
-		if e != nil {
-			return documents, annotations, e
-		}
-		annotations++
-	}
-	return documents, annotations, err
 }
 
 // moment formats a time for messages.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -54,7 +53,6 @@ func (s *Store) LeasedIDs(ctx context.Context) (blocks.Range, error) {
 
 // claimRow is a series that is being registered.
 type claimRow struct {
-	source string
 	key    []byte            // of its row in the table schedules
 	labels int               // where the labels begin in key
 	id     metric.ScheduleID // the one that it is to get, then the one that it has
@@ -73,7 +71,7 @@ func (s *Store) ClaimSchedules(ctx context.Context, want []storage.Claim) ([]met
 		from := len(keys)
 		keys = append(keys, tableSeries)
 		keys = appendString(keys, w.Source)
-		rows[i] = claimRow{source: w.Source, labels: len(keys) - from, id: w.ID}
+		rows[i] = claimRow{labels: len(keys) - from, id: w.ID}
 		keys = w.Labels.AppendKey(keys)
 		rows[i].key = keys[from:len(keys):len(keys)] // it stays where it is when keys grows
 		size += 2 * (rowOverhead + len(rows[i].key)) // in each of two tables
@@ -85,7 +83,7 @@ func (s *Store) ClaimSchedules(ctx context.Context, want []storage.Claim) ([]met
 	err := s.do(ctx, op, func() error {
 		s.registryMu.Lock()
 		defer s.registryMu.Unlock()
-		claimed, err := s.claim(ctx, rows, size)
+		claimed, err := s.claim(rows, size)
 		ids = claimed
 		return err
 	})
@@ -96,13 +94,13 @@ func (s *Store) ClaimSchedules(ctx context.Context, want []storage.Claim) ([]met
 }
 
 // claim decides the ids of the rows, and returns them.
-func (s *Store) claim(ctx context.Context, rows []claimRow, size int) ([]metric.ScheduleID, error) {
+func (s *Store) claim(rows []claimRow, size int) ([]metric.ScheduleID, error) {
 	inOrder := make([]*claimRow, len(rows))
 	for i := range rows {
 		inOrder[i] = &rows[i]
 	}
 	slices.SortStableFunc(inOrder, func(a, b *claimRow) int { return bytes.Compare(a.key, b.key) })
-	fresh, err := s.lookUp(ctx, inOrder)
+	fresh, err := s.lookUp(inOrder)
 	if err != nil {
 		return nil, err
 	}
@@ -126,14 +124,7 @@ func (s *Store) claim(ctx context.Context, rows []claimRow, size int) ([]metric.
 			return nil, closed(batch, err)
 		}
 	}
-	err = closed(batch, batch.Commit(lsm.NoSync))
-	for _, r := range fresh {
-		if s.unreadable.past(r.key) != nil { // the new row cannot be read either
-			s.lostSeries.forget()
-			break
-		}
-	}
-	return ids, err
+	return ids, closed(batch, batch.Commit(lsm.NoSync))
 }
 
 // lookUp gives each row the id that the store has for it, and returns those that the store does not
@@ -141,43 +132,30 @@ func (s *Store) claim(ctx context.Context, rows []claimRow, size int) ([]metric.
 //
 // It goes through the table once, from row to row. So the first row of a new source says of all
 // others that they are not there either.
-func (s *Store) lookUp(ctx context.Context, rows []*claimRow) (fresh []*claimRow, err error) {
+func (s *Store) lookUp(rows []*claimRow) (fresh []*claimRow, err error) {
 	if len(rows) == 0 {
 		return nil, nil
 	}
-	var it *lsm.Iterator // nil once something cannot be read
-	if s.unreadable.len() == 0 {
-		upper := append(bytes.Clone(rows[len(rows)-1].key), 0)
-		if it, err = s.db.NewIter(&lsm.IterOptions{LowerBound: rows[0].key, UpperBound: upper}); err != nil {
-			return nil, err
-		}
+	upper := append(bytes.Clone(rows[len(rows)-1].key), 0)
+	it, err := s.db.NewIter(&lsm.IterOptions{LowerBound: rows[0].key, UpperBound: upper})
+	if err != nil {
+		return nil, err
 	}
 	defer func() {
-		if it != nil {
-			err = errors.Join(err, it.Close())
+		if closeErr := it.Close(); err == nil {
+			err = closeErr
 		}
 	}()
-	there := it != nil && it.First()
+	there := it.First()
 	for i, r := range rows {
 		if i > 0 && bytes.Equal(r.key, rows[i-1].key) {
 			r.id = rows[i-1].id
 			continue
 		}
-		var id metric.ScheduleID
-		var ok bool
-		if it != nil {
-			if there && bytes.Compare(it.Key(), r.key) < 0 {
-				there = it.SeekGE(r.key)
-			}
-			if id, ok, err = idAt(it, there, r.key); lsm.IsCorruptionError(err) {
-				_ = it.Close() // it says the same again
-				it = nil
-			}
+		if there && bytes.Compare(it.Key(), r.key) < 0 {
+			there = it.SeekGE(r.key)
 		}
-		if it == nil {
-			id, ok, err = s.idOf(ctx, r.source, r.key)
-		}
-		switch {
+		switch id, ok, err := idAt(it, there, r.key); {
 		case err != nil:
 			return nil, err
 		case ok:
@@ -205,27 +183,6 @@ func idAt(it *lsm.Iterator, there bool, key []byte) (id metric.ScheduleID, ok bo
 	return id, err == nil, err
 }
 
-// idOf returns the id of a source's series by its key. ok is false if the series has none.
-func (s *Store) idOf(ctx context.Context, source string, key []byte) (id metric.ScheduleID, ok bool, err error) {
-	next := append(bytes.Clone(key), 0)
-	if s.unreadable.past(key) == nil {
-		v, err := s.get(key)
-		if v != nil && err == nil {
-			id, err = parseID(v)
-			return id, true, err
-		}
-		if !lsm.IsCorruptionError(err) {
-			return 0, false, err
-		}
-		s.beyond(key, next, err)
-	}
-	err = s.elsewhere(ctx, source, key, next, func(sc storage.Schedule) bool {
-		id, ok = sc.ID, true
-		return false
-	})
-	return id, ok, err
-}
-
 func parseID(v []byte) (metric.ScheduleID, error) {
 	if len(v) != 8 {
 		return 0, fmt.Errorf("%w: schedule id of %d bytes", storage.ErrCorrupt, len(v))
@@ -245,24 +202,13 @@ func parseLabels(key []byte) (metric.Labels, error) {
 func (s *Store) SourceSchedules(ctx context.Context, source string) iter.Seq2[storage.Schedule, error] {
 	return func(yield func(storage.Schedule, error) bool) {
 		prefix := sourcePrefix(source)
-		scanAround(ctx, s, "schedules of a source", prefix, after(prefix), nil, func(k, v []byte) (storage.Schedule, error) {
+		scan(ctx, s, "schedules of a source", prefix, after(prefix), nil, func(k, v []byte) (storage.Schedule, error) {
 			id, err := parseID(v)
 			if err != nil {
 				return storage.Schedule{}, err
 			}
 			labels, err := parseLabels(k[len(prefix):])
 			return storage.Schedule{ID: id, Labels: labels}, err
-		}, func(from, to []byte) bool {
-			more := true
-			err := s.elsewhere(ctx, source, from, to, func(sc storage.Schedule) bool {
-				more = yield(sc, nil)
-				return more
-			})
-			if err != nil {
-				more = false
-				yield(storage.Schedule{}, err)
-			}
-			return more
 		}, yield)
 	}
 }
@@ -273,7 +219,14 @@ func (s *Store) Schedules(ctx context.Context, ids blocks.Range) iter.Seq2[stora
 		if ids.Start >= ids.End {
 			return
 		}
-		scanAround(ctx, s, "schedules", scheduleKey(ids.Start), scheduleKey(ids.End), nil, parseSchedule, func(from, to []byte) bool { return s.aroundSchedules(ctx, from, to, yield) }, yield)
+		var around aroundFunc
+		if s.salvage {
+			around = func(from, to []byte) bool {
+				s.lost(fmt.Sprintf("labels of some of the schedules %d to %d, and so their samples", getInt(from[1:]), getInt(to[1:])))
+				return true
+			}
+		}
+		scanAround(ctx, s, "schedules", scheduleKey(ids.Start), scheduleKey(ids.End), nil, parseSchedule, around, yield)
 	}
 }
 
@@ -284,18 +237,4 @@ func parseSchedule(k, v []byte) (storage.Schedule, error) {
 	}
 	labels, err := parseLabels(v)
 	return storage.Schedule{ID: metric.ScheduleID(getInt(k[1:])), Labels: labels}, err
-}
-
-// parseSeries decodes a row of schedules, whatever its source.
-func parseSeries(k, v []byte) (storage.Schedule, error) {
-	const head = 1 + 4
-	if len(k) < head || len(k)-head < int(binary.BigEndian.Uint32(k[1:])) {
-		return storage.Schedule{}, damagedKey("schedules", k)
-	}
-	id, err := parseID(v)
-	if err != nil {
-		return storage.Schedule{}, err
-	}
-	labels, err := parseLabels(k[head+int(binary.BigEndian.Uint32(k[1:])):])
-	return storage.Schedule{ID: id, Labels: labels}, err
 }

@@ -121,7 +121,8 @@ type Store struct {
 
 	readerOptions sstable.ReaderOptions
 	unreadable    keyRanges
-	lostSeries    lostSeries
+	// salvage says that what can be read of the series is better than nothing.
+	salvage bool
 
 	lostSaid *throttle.Throttle
 	// onLost is called for all data that reads skip; nil means no call.
@@ -232,6 +233,7 @@ func OpenReadOnly(dir string, opts Options) (*Store, error) {
 		return nil, err
 	}
 	s := newStore(dir, &opts, lock)
+	s.salvage = true
 	if err := s.openReadOnly(&opts, true); err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
