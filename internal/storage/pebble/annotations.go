@@ -227,7 +227,7 @@ func (s *Store) expireAnnotations(ctx context.Context, nowMs int64) (err error) 
 	const op = "expire annotations"
 	var old []storage.AnnotationKey
 	leave := func([]byte, []byte) bool { return true }
-	scanAround(ctx, s, op, []byte{tableAnnotations}, []byte{tableAnnotations + 1}, nil, decodeAnnotation, leave, func(a storedAnnotation, e error) bool {
+	scan(ctx, s, op, []byte{tableAnnotations}, []byte{tableAnnotations + 1}, nil, decodeAnnotation, leave, func(a storedAnnotation, e error) bool {
 		if err = e; err == nil && !a.damaged && a.expired(nowMs) {
 			if old = append(old, a.Key()); len(old) == expireAtOnce {
 				err = s.dropExpired(ctx, op, old, nowMs)
@@ -274,8 +274,7 @@ func (s *Store) Annotations(ctx context.Context, fromMs, toMs int64) iter.Seq2[s
 			return
 		}
 		lower, upper := annotationKey(nearMs, ""), annotationKey(toMs+1, "")
-		around := func(from, to []byte) bool { return s.lostAnnotations(from, to) }
-		scanAround(ctx, s, op, lower, upper, nil, decodeAnnotation, around, func(a storedAnnotation, err error) bool {
+		scan(ctx, s, op, lower, upper, nil, decodeAnnotation, s.lostAnnotations, func(a storedAnnotation, err error) bool {
 			if err == nil && !shown(&a) {
 				return true
 			}
@@ -361,7 +360,7 @@ func (s *Store) spanRows(ctx context.Context, op string, span storage.Span, befo
 		return spanRow{span: span, startMs: getInt(k[2:]), endMs: getInt(v), id: string(k[10:])}, nil
 	}
 	return func(yield func(spanRow, error) bool) {
-		scanAround(ctx, s, op, spanKey(span, endMs-span.Ms(), ""), spanKey(span, beforeMs, ""), nil, parse, s.lostAnnotations, func(r spanRow, err error) bool {
+		scan(ctx, s, op, spanKey(span, endMs-span.Ms(), ""), spanKey(span, beforeMs, ""), nil, parse, s.lostAnnotations, func(r spanRow, err error) bool {
 			if err == nil && (r.span != span || r.endMs < endMs) {
 				return true
 			}

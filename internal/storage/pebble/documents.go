@@ -196,7 +196,7 @@ func (s *Store) heads(ctx context.Context, op string, prefix []byte, skip skipFu
 		s.lost("some " + op)
 		return true
 	}
-	scanAround(ctx, s, op, prefix, after(prefix), skip, parse, around, func(h storage.DocumentHead, err error) bool {
+	scan(ctx, s, op, prefix, after(prefix), skip, parse, around, func(h storage.DocumentHead, err error) bool {
 		return h.Version == 0 && err == nil || yield(h, err)
 	})
 }

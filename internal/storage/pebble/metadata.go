@@ -45,7 +45,7 @@ func (s *Store) Metadata(ctx context.Context) iter.Seq2[metric.Metadata, error] 
 		lower := []byte{tableMetadata}
 		scan(ctx, s, "metadata", lower, after(lower), nil, func(k, v []byte) (metric.Metadata, error) {
 			return parseMetadata(string(k[1:]), v)
-		}, yield)
+		}, nil, yield)
 	}
 }
 

@@ -282,7 +282,7 @@ func (s *Store) expireSlices(ctx context.Context, batch *lsm.Batch, beforeMs int
 	leave := func([]byte, []byte) bool { return true }
 	for b := metric.Raw; b < s.ladder.Top() && err == nil; b++ {
 		lower, upper := sliceKey(storage.SliceKey{Bucket: b, StartMs: -1 << 62}, 0), sliceKey(storage.SliceKey{Bucket: b, StartMs: beforeMs}, 0)
-		scanAround(ctx, s, "slices", lower, upper, nil, parseSlice, leave, func(state storage.SliceState, e error) bool {
+		scan(ctx, s, "slices", lower, upper, nil, parseSlice, leave, func(state storage.SliceState, e error) bool {
 			if err = e; err == nil && state.Complete {
 				for _, kind := range []byte{sliceOpen, sliceBegun, sliceComplete} {
 					err = errors.Join(err, batch.Delete(sliceKey(state.SliceKey, kind), nil))

@@ -175,22 +175,15 @@ func (c *cursor) close() {
 }
 
 // scan parses the rows of [lower, upper) and yields them page by page. No iterator of Pebble is
-// open while the loop's body runs. scan returns false when the loop has ended early.
+// open while the loop's body runs. If around is not nil, scan skips ranges of keys that cannot be
+// read, and calls around for each. scan returns false when the loop has ended early.
 func scan[T any](ctx context.Context, s *Store, op string, lower, upper []byte, skip skipFunc,
-	parse func(k, v []byte) (T, error), yield func(T, error) bool,
-) bool {
-	return scanRows(ctx, s, op, lower, upper, s.pages(skip), parse, nil, yield)
-}
-
-// scanAround is like scan. If around is not nil, scanAround skips ranges of keys that cannot be
-// read, and calls around for each.
-func scanAround[T any](ctx context.Context, s *Store, op string, lower, upper []byte, skip skipFunc,
 	parse func(k, v []byte) (T, error), around aroundFunc, yield func(T, error) bool,
 ) bool {
 	return scanRows(ctx, s, op, lower, upper, s.pages(skip), parse, around, yield)
 }
 
-// scanRows is scanAround over what rows reads.
+// scanRows is scan over what rows reads.
 func scanRows[T any](ctx context.Context, s *Store, op string, lower, upper []byte, rows rowsFunc,
 	parse func(k, v []byte) (T, error), around aroundFunc, yield func(T, error) bool,
 ) bool {
@@ -259,7 +252,7 @@ func least(a, b []byte) []byte {
 func collect[T any](ctx context.Context, s *Store, op string, lower, upper []byte,
 	parse func(k, v []byte) (T, error),
 ) (out []T, err error) {
-	scan(ctx, s, op, lower, upper, nil, parse, func(v T, e error) bool {
+	scan(ctx, s, op, lower, upper, nil, parse, nil, func(v T, e error) bool {
 		if e != nil {
 			out, err = nil, e
 			return false
@@ -368,7 +361,7 @@ func (s *Store) Marks(ctx context.Context, p storage.IndexPartition) iter.Seq2[s
 				m = storage.DamagedMark(m.Key())
 			}
 			return m, nil
-		}, yield)
+		}, nil, yield)
 	}
 }
 
@@ -566,7 +559,7 @@ func (s *Store) Rollups(ctx context.Context, level metric.Bucket, ids blocks.Ran
 		around := func(from, to []byte) bool {
 			return s.lostRows(level, ids, fromMs, toMs, from, to, yield)
 		}
-		scanAround(ctx, s, op, lower, upper, rollupSkip(level, periodMs, ids, fromMs, toMs), parse, around, yield)
+		scan(ctx, s, op, lower, upper, rollupSkip(level, periodMs, ids, fromMs, toMs), parse, around, yield)
 	}
 }
 

@@ -209,7 +209,7 @@ func (s *Store) SourceSchedules(ctx context.Context, source string) iter.Seq2[st
 			}
 			labels, err := parseLabels(k[len(prefix):])
 			return storage.Schedule{ID: id, Labels: labels}, err
-		}, yield)
+		}, nil, yield)
 	}
 }
 
@@ -226,7 +226,7 @@ func (s *Store) Schedules(ctx context.Context, ids blocks.Range) iter.Seq2[stora
 				return true
 			}
 		}
-		scanAround(ctx, s, "schedules", scheduleKey(ids.Start), scheduleKey(ids.End), nil, parseSchedule, around, yield)
+		scan(ctx, s, "schedules", scheduleKey(ids.Start), scheduleKey(ids.End), nil, parseSchedule, around, yield)
 	}
 }
 
