@@ -180,6 +180,34 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// TestDamagedLog: a log with a damaged record is refused, and nothing behind the record is lost in silence. Pebble finds that out by what
+// later blocks of the log, of 32 KiB each, say was synced before: so not in the last blocks.
+func TestDamagedLog(t *testing.T) {
+	noLeaks(t)
+	dir := t.TempDir()
+	opts := sweepOptions()
+	opts.MemTableBytes = 8 << 20
+	st := mustOpen(t, dir, opts)
+	j := &journal{acked: map[int]bool{}}
+	require.NoError(t, j.write(t.Context(), st, 0, 1, 200))
+	killed := readFiles(t, dir)
+	require.NoError(t, st.Close())
+	logs := killed.like(t, "*.log")
+	last := logs[len(logs)-1]
+	require.Greater(t, len(killed[last]), 200<<10)
+	for _, at := range []int{100, 50_000, 100_000} {
+		spoilt := []byte(killed[last])
+		spoilt[at] ^= 0x40
+		damaged := killed.but(last, string(spoilt))
+		dir := damaged.write(t)
+		_, err := Open(dir, opts)
+		require.ErrorIs(t, err, storage.ErrCorrupt)
+		require.ErrorContains(t, err, "the store in "+dir+" is incomplete")
+		require.NotContains(t, err.Error(), "\n")
+		require.Equal(t, damaged, readFiles(t, dir))
+	}
+}
+
 // TestFilesThatMayBeMissing: Open finds all rows without the files that hold none.
 func TestFilesThatMayBeMissing(t *testing.T) {
 	noLeaks(t)
