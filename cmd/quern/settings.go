@@ -35,18 +35,6 @@ Examples:
    quern settings set --keyspace trial --late-grace 30s --aggregation-delay 90s`,
 			Flags:  config.SetSettingsFlags(),
 			Action: program.Action(config.FromSetSettings, commands.SetSettings),
-		}, {
-			Name:  "confirm-clock",
-			Usage: "have a server of the embedded store trust its clock",
-			Description: `A server whose clock has jumped ahead by more than a day, or that was off for longer, removes no
-expired data until the clock is right, has run on for 24 hours (restarts included), or is confirmed.
-Confirm it from the server's own machine; other machines may only with --enable-admin-api.
-
-Example:
-
-   quern settings confirm-clock --url http://127.0.0.1:9095`,
-			Flags:  config.ConfirmClockFlags(),
-			Action: asking(program.Action(config.FromConfirmClock, commands.ConfirmClock)),
 		}},
 	}
 }

@@ -38,9 +38,9 @@ func New(store storage.Store, r *recovery.Recovery, clk clock.Clock) *Reader {
 	return &Reader{store: store, ladder: store.Settings().Ladder, recovery: r, clk: clk}
 }
 
-// doubter is a store that doubts the clock by itself.
-type doubter interface {
-	ClockDoubt() error
+// gated is a store that refuses to go by a clock that is wrong.
+type gated interface {
+	ClockRefused() error
 }
 
 // AggregationStatus returns the state as operators see it. With waiting it also fills
@@ -50,8 +50,8 @@ type doubter interface {
 func (r *Reader) AggregationStatus(ctx context.Context, waiting bool) (wire.Status, error) {
 	s := state{Reader: r}
 	s.Levels = r.levels()
-	if d, ok := r.store.(doubter); ok {
-		if err := d.ClockDoubt(); err != nil {
+	if d, ok := r.store.(gated); ok {
+		if err := d.ClockRefused(); err != nil {
 			s.ClockDoubt = err.Error()
 		}
 	}

@@ -51,10 +51,9 @@ func (s *server) refreshes(ctx context.Context) {
 // the heartbeats also show whether the store answers. An embedded store that accepts no writes can
 // still be read.
 func (s *server) heartbeats(ctx context.Context) {
-	told, doubts := false, s.doubts()
+	told := false
 	s.every(ctx, s.engine.Member.Every(), "heartbeat failed", func(ctx context.Context) error {
 		err := s.engine.Member.Beat(ctx)
-		doubts()
 		unfit := errors.Is(err, storage.ErrConflict) || errors.Is(err, storage.ErrSettings)
 		if unfit && !told {
 			s.recordError(ctx, "worker", err)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -58,9 +59,9 @@ func (l *logged) String() string {
 	return l.text.String()
 }
 
-// TestClockIsConfirmed: a server that starts with its clock far ahead says so in its log, its
-// metric and its status, until an operator on the machine confirms the clock.
-func TestClockIsConfirmed(t *testing.T) {
+// TestClockRefused: a server that starts with its clock far ahead says so in its log, its metric, its status and
+// to whoever writes, and answers reads, until the clock is right or the server is started with --accept-clock.
+func TestClockRefused(t *testing.T) {
 	clk, log := &offset{beat: make(chan struct{})}, &logged{}
 	cfg := testConfig(t)
 	start := func() (addr string, end func()) {
@@ -72,13 +73,12 @@ func TestClockIsConfirmed(t *testing.T) {
 			require.NoError(t, <-ended)
 		}
 	}
-	_, end := start()
-	end()
-	require.NotContains(t, log.String(), "nothing expires")
-
-	clk.by.Store(int64(9 * 24 * time.Hour))
-	addr, end := start()
-	defer func() { end() }()
+	const why = "ahead of the newest time that the store has seen"
+	var addr string
+	beat := func() {
+		clk.beat <- struct{}{}
+		clk.beat <- struct{}{} // the previous one has ended
+	}
 	shows := func(path string) string {
 		code, _, body := get(t, addr+path)
 		require.Equal(t, 200, code, body)
@@ -89,31 +89,64 @@ func TestClockIsConfirmed(t *testing.T) {
 		require.NoError(t, commands.Status(t.Context(), config.Status{Connection: config.Connection{URL: addr}}, &out, io.Discard))
 		return out.String()
 	}
-	clk.beat <- struct{}{} // so that at least one heartbeat has ended
-	require.Contains(t, log.String(), `level=WARN msg="clock not trusted, nothing expires: set the clock, or confirm it with `+"`quern settings confirm-clock`")
-	require.Equal(t, 1, strings.Count(log.String(), "nothing expires"))
-	require.Contains(t, shows("/metrics"), "\nquern_pebble_clock_doubted 1\n")
-	require.Contains(t, status(), "NOTHING EXPIRES: the clock says ")
-
-	var out strings.Builder
-	require.NoError(t, commands.ConfirmClock(t.Context(), config.Status{Connection: config.Connection{URL: addr}}, &out, io.Discard))
-	require.Equal(t, "The clock is confirmed: rows expire again.\n", out.String())
-	require.Contains(t, shows("/metrics"), "\nquern_pebble_clock_doubted 0\n")
-	require.NotContains(t, status(), "NOTHING EXPIRES")
-	clk.beat <- struct{}{}
-	clk.beat <- struct{}{} // the previous one has ended
-	require.Contains(t, log.String(), "clock trusted again")
-
+	posts := func(path, body string) (int, string) {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, addr+path, strings.NewReader(body))
+		require.NoError(t, err)
+		resp, err := http.DefaultClient.Do(r)
+		require.NoError(t, err)
+		text, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		return resp.StatusCode, string(text)
+	}
+	const reports, annotations = "/api/v1/reports", "/api/v1/annotations"
+	report, annotation := `{"source":"a","measurements":[{"metric":"m","value":1}]}`, `{"text":"released"}`
+	refused := func() {
+		t.Helper()
+		require.Contains(t, shows("/metrics"), "\nquern_pebble_clock_doubted 1\n")
+		require.Contains(t, status(), "THE CLOCK IS REFUSED: the clock says ")
+		require.Contains(t, shows("/api/v1/query?query=m"), "success")
+		for path, body := range map[string]string{reports: report, annotations: annotation} {
+			code, text := posts(path, body)
+			require.Equal(t, 503, code, text)
+			require.Contains(t, text, why)
+		}
+	}
+	right := func() {
+		t.Helper()
+		require.Contains(t, shows("/metrics"), "\nquern_pebble_clock_doubted 0\n")
+		require.NotContains(t, status(), "REFUSED")
+		for path, body := range map[string]string{reports: report, annotations: annotation} {
+			code, text := posts(path, body)
+			require.Less(t, code, 300, text)
+		}
+	}
+	addr, end := start()
+	right()
+	clk.by.Store(int64(9 * 24 * time.Hour))
+	refused() // at once, and not at the next heartbeat
+	beat()
+	refused()
+	clk.by.Store(0)
+	beat()
+	right()
 	end()
-	addr, end = start()
-	require.Contains(t, shows("/metrics"), "\nquern_pebble_clock_doubted 0\n", "for the next process too")
-}
 
-// TestNoClockToConfirm: over a cluster rows expire by the clocks of its servers.
-func TestNoClockToConfirm(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	addr, end := serving(ctx, t, sharedServer(t, roles{ingest: true}, newSharedStore("1h,6h,24h", clock.System{})))
-	require.ErrorContains(t, commands.ConfirmClock(t.Context(), config.Status{Connection: config.Connection{URL: addr}}, io.Discard, io.Discard), "there is nothing to confirm")
-	cancel()
-	require.NoError(t, <-end)
+	log.text.Reset()
+	clk.by.Store(int64(9 * 24 * time.Hour))
+	addr, end = start()
+	beat()
+	require.Contains(t, log.String(), why)
+	refused()
+	end()
+
+	cfg.AcceptClock = true
+	addr, end = start()
+	require.Contains(t, log.String(), `level=WARN msg="clock accepted: leave --accept-clock out of the next start"`)
+	right()
+	end()
+	cfg.AcceptClock = false
+	addr, end = start()
+	right()
+	end()
 }

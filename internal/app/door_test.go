@@ -352,15 +352,15 @@ func (elsewhere) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1
 func TestNamesOfOthers(t *testing.T) {
 	for _, allowed := range [][]string{nil, {"quern.example"}} {
 		s := testServer(t)
-		s.cfg.Insecure, s.cfg.AllowedHosts = true, allowed
+		s.cfg.Insecure, s.cfg.Pprof, s.cfg.AllowedHosts = true, true, allowed
 		l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		started, end := make(chan struct{}), make(chan error, 1)
 		go func() { end <- s.run(ctx, elsewhere{l}, func(string) { close(started) }) }()
 		<-started
-		confirm := func(host string) int {
-			r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+l.Addr().String()+wire.ConfirmClockPath, nil)
+		administers := func(host string) int {
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+l.Addr().String()+"/debug/pprof/cmdline", nil)
 			require.NoError(t, err)
 			r.Host = host
 			r.Header.Set("Origin", "http://"+host)
@@ -370,12 +370,12 @@ func TestNamesOfOthers(t *testing.T) {
 			require.NoError(t, resp.Body.Close())
 			return resp.StatusCode
 		}
-		require.Equal(t, 200, confirm("localhost:9095"))
+		require.Equal(t, 200, administers("localhost:9095"))
 		if allowed == nil {
-			require.Equal(t, 403, confirm("evil.example:9095"))
+			require.Equal(t, 403, administers("evil.example:9095"))
 		} else {
-			require.Equal(t, 421, confirm("evil.example:9095"))
-			require.Equal(t, 200, confirm("quern.example:9095"))
+			require.Equal(t, 421, administers("evil.example:9095"))
+			require.Equal(t, 200, administers("quern.example:9095"))
 		}
 		cancel()
 		require.NoError(t, <-end)

@@ -55,7 +55,7 @@ func (o *Opener) Open(ctx context.Context, onFatal func(error)) (Store, error) {
 	if o.Config.Store == config.Cassandra {
 		return o.openCassandra(ctx)
 	}
-	return o.openPebble(onFatal)
+	return o.openPebble(ctx, onFatal)
 }
 
 // Adopt applies the requested settings to the store.
@@ -104,7 +104,7 @@ func refuseDifferent(c *config.Cluster, differences [][2]storage.Value) error {
 		storage.ErrSettings, c.Keyspace, strings.Join(has, "; "), c.Keyspace, strings.Join(set, " "))
 }
 
-func (o *Opener) openPebble(onFatal func(error)) (Store, error) {
+func (o *Opener) openPebble(ctx context.Context, onFatal func(error)) (Store, error) {
 	st, err := pebble.Open(o.Config.DataDir, pebble.Options{
 		Settings: settings(o.Config.Made),
 		Policy:   o.Config.Policy.New,
@@ -114,6 +114,11 @@ func (o *Opener) openPebble(onFatal func(error)) (Store, error) {
 	})
 	if err != nil {
 		return nil, err // not st, which would make an interface that holds a nil *Store
+	}
+	if o.Config.AcceptClock {
+		if err := st.AcceptClock(ctx); err != nil {
+			return nil, errors.Join(err, st.Close())
+		}
 	}
 	return st, nil
 }

@@ -52,7 +52,7 @@ func Status(ctx context.Context, cfg config.Status, stdout, stderr io.Writer) er
 
 func writeStatus(out io.Writer, st *wire.Status, now time.Time) error {
 	if st.ClockDoubt != "" {
-		fmt.Fprintf(out, "NOTHING EXPIRES: %s\nSet the clock, or confirm it with `quern settings confirm-clock`.\n\n", st.ClockDoubt)
+		fmt.Fprintf(out, "THE CLOCK IS REFUSED: %s\n\n", st.ClockDoubt)
 	}
 	if n := len(st.Unread); n > 0 {
 		fmt.Fprintf(out, "OUT OF REACH: %s\n", st.Unread[0])

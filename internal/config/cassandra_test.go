@@ -183,6 +183,8 @@ func TestWrongCluster(t *testing.T) {
 	}
 	_, err := serve(t, "--store", "cassandra", "--demo")
 	require.ErrorContains(t, err, "--demo: needs --store pebble")
+	_, err = serve(t, "--store", "cassandra", "--accept-clock")
+	require.ErrorContains(t, err, "--accept-clock: needs --store pebble")
 	for _, text := range []string{"3", "dc1", "dc1=", "=3", "dc1=0", "dc1=3,,dc2=3", "dc1=many"} {
 		_, err := schema(t, "--replication", text)
 		assert.ErrorContains(t, err, "--replication "+text+": must be DC=COPIES, such as dc1=3,dc2=3")

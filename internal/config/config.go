@@ -26,8 +26,10 @@ const (
 type Config struct {
 	Store   string
 	DataDir string
-	Cluster Cluster
-	Listen  string
+	// AcceptClock takes the clock for right although the embedded store has seen another time.
+	AcceptClock bool
+	Cluster     Cluster
+	Listen      string
 	// WebConfig is the web config file, empty for none.
 	WebConfig string
 	// Dashboards is a directory of dashboards, empty for none.
@@ -65,7 +67,7 @@ type Config struct {
 
 	// AnnotationRetention is how long an annotation is kept after it was last written; 0 is for ever.
 	AnnotationRetention time.Duration
-	// EnableAdminAPI lets clients delete, take rows back, and confirm the clock from other machines,
+	// EnableAdminAPI lets clients delete, and take rows back,
 	// EnableImport fill in history, EnableReaggregate have rows computed again.
 	EnableAdminAPI    bool
 	EnableImport      bool
@@ -129,6 +131,9 @@ func FromServe(c *cli.Context) (Config, error) {
 	return read(c, func(p *parser, cfg *Config) {
 		cfg.Store = p.oneOf("store", Pebble, Cassandra)
 		cfg.DataDir = p.required("data-dir")
+		if cfg.AcceptClock = c.Bool("accept-clock"); cfg.AcceptClock && cfg.Store != Pebble {
+			p.add(errors.New("--accept-clock: needs --store pebble: a cluster has clocks of its own, so set the clock that differs (NTP)"))
+		}
 		p.process(cfg)
 		cfg.BlockSize = p.made("block-size", 4096)
 		p.runs(cfg)

@@ -129,7 +129,7 @@ func commands() map[string][]cli.Flag {
 		"quern serve": ServeFlags(), "quern agent": AgentFlags(), "quern schema apply": SchemaFlags(),
 		"quern verify": VerifyFlags(), "quern migrate": MigrateFlags(),
 		"quern reaggregate": ReaggregateFlags(), "quern explain": ExplainFlags(), "quern status": StatusFlags(), "quern series top": TopSeriesFlags(),
-		"quern settings": SettingsFlags(), "quern settings set": SetSettingsFlags(), "quern settings confirm-clock": ConfirmClockFlags(),
+		"quern settings": SettingsFlags(), "quern settings set": SetSettingsFlags(),
 		"quern export": ExportFlags(), "quern import": ImportFlags(), "quern salvage": SalvageFlags(),
 		"ingest": IngestFlags(), "aggregator": AggregatorFlags(),
 	}

@@ -58,6 +58,7 @@ func ServeFlags() []cli.Flag {
 			boolean(catServer, "demo", false, "fill an empty store with 26 hours of generated reports, then keep generating"),
 			str(catStore, "store", Pebble, "store to use: pebble (embedded) or cassandra"),
 			str(catStore, "data-dir", "./quern-data", "`DIRECTORY` of the embedded store"),
+			boolean(catStore, "accept-clock", false, "take this machine's clock for right at this start, although the embedded store has seen another time; give it once"),
 		},
 		cassandraFlags(), madeFlags(), keptFlags(), blockSizeFlags(), ingestFlags(), timingFlags(), runFlags(), logFlags(),
 	)
@@ -179,7 +180,7 @@ func ingestFlags() []cli.Flag {
 		span(catStore, "annotation-retention", 5*year, "how long an annotation is kept after it was last written; 0 is for ever"),
 		boolean(catServer, "enable-import", true, "allow clients to import history, which can overwrite any raw sample that is still kept"),
 		boolean(catServer, "enable-reaggregate", true, "allow clients to have roll-ups recomputed"),
-		boolean(catServer, "enable-admin-api", false, "allow clients to delete series through Prometheus' administrative API, to take back rows without raw samples, and to confirm the clock from other machines"),
+		boolean(catServer, "enable-admin-api", false, "allow clients to delete series through Prometheus' administrative API and to take back rows without raw samples"),
 		str(catServer, "dashboards", "", "`DIRECTORY` whose files *.json are dashboards, of Quern or Grafana; they are read again when they change, and cannot be changed in the page (default: none)"),
 		futureLimitFlag(),
 		sourceLabelsFlag(),

@@ -46,14 +46,6 @@ func FromSetSettings(c *cli.Context) (Settings, error) {
 	})
 }
 
-// ConfirmClockFlags returns the flags of `quern settings confirm-clock`.
-func ConfirmClockFlags() []cli.Flag { return append(connectionFlags(), configFlag(), urlFlag()) }
-
-// FromConfirmClock reads the flags of `quern settings confirm-clock`.
-func FromConfirmClock(c *cli.Context) (Status, error) {
-	return read(c, func(p *parser, s *Status) { s.Connection = p.connection() })
-}
-
 func (p *parser) settings(s *Settings) {
 	s.Store = p.oneOf("store", Pebble, Cassandra)
 	s.DataDir = p.required("data-dir")

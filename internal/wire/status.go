@@ -2,7 +2,7 @@ package wire
 
 // Status is the reply of /api/v1/status/aggregation: the state of aggregation and its recent history.
 type Status struct {
-	// ClockDoubt is absent while the clock is trusted.
+	// ClockDoubt says why nothing is written, ground or expired by the clock. It is absent while the clock is right.
 	ClockDoubt string `json:"clock_doubt,omitempty"`
 	// Unread is absent while all can be read.
 	Unread []string `json:"unread,omitempty"`

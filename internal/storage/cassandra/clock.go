@@ -1,11 +1,8 @@
 package cassandra
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"log/slog"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -28,22 +25,19 @@ func (s *Store) CheckFit(ctx context.Context) error {
 	return named("check the settings", s.checkPolicy(ctx))
 }
 
-// checkClock compares this process's clock with those of several nodes.
+// checkClock compares this process's clock with those of several nodes: at start, at each heartbeat, before a run begins,
+// drops work and completes its slice, and before a write if the clock was set since the last check.
 func (s *Store) checkClock(ctx context.Context) error {
 	most := s.policy().MaxClockSkew()
 	if most == 0 {
 		return ctx.Err()
 	}
 	now := clock.Read(s.clk) // first: if the clock is set during the check, timestamps are not taken by it
-	found, err := s.session.clocks(ctx, most)
+	found, err := s.session.clocks(ctx)
 	if err != nil {
 		return err
 	}
-	err = s.clocks.check(found, most, s.log)
-	if s.nodes != nil {
-		s.nodes.distrust(s.clocks.contradicted())
-	}
-	if err != nil {
+	if err := s.clocks.check(found, most); err != nil {
 		return err
 	}
 	s.stamps.confirm(now)
@@ -82,62 +76,43 @@ func (r reading) String() string {
 	return fmt.Sprintf("%s is %s ahead", r.node, r.ahead().Round(time.Second))
 }
 
-// enough says whether more than half of the nodes that were asked agree with this machine's clock,
-// or more than half of them do not.
-func enough(found []reading, asked int, most time.Duration) bool {
-	agree := 0
-	for _, r := range found {
-		if apart(r, own) <= most {
-			agree++
-		}
-	}
-	return agree > asked/2 || len(found)-agree > asked/2
-}
-
 // clocks is what is known of the nodes' clocks. The zero value knows nothing.
 type clocks struct {
 	mu sync.Mutex
 	// last is the last reading of each node, by address.
 	last map[string]reading
-	// wrong are the nodes whose clock a majority has contradicted when it was last read.
-	wrong map[string]bool
+	// refused is the outcome of the last check that nodes answered.
+	refused error
 }
 
-// check refuses this machine's clock if the majority of the readings differs from it by more than
-// most. It logs each node that begins or ceases to contradict the majority.
-func (c *clocks) check(found []reading, most time.Duration, log *slog.Logger) error {
+// check refuses this machine's clock if it differs from that of any node by more than most. Nobody can tell which of the
+// two is wrong, and rows live and expire by both.
+func (c *clocks) check(found []reading, most time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.last == nil {
-		c.last, c.wrong = make(map[string]reading), make(map[string]bool)
+		c.last = make(map[string]reading)
 	}
+	var far []reading
 	for _, r := range found {
 		c.last[r.node] = r
-	}
-	wrong, err := judge(found, c.wrong, most)
-	if wrong == nil {
-		return err
-	}
-	for _, r := range found {
-		switch is := wrong[r.node]; {
-		case is == c.wrong[r.node]:
-		case is:
-			c.wrong[r.node] = true
-			log.Warn("the clock of a Cassandra node differs from those of most other nodes: set it (NTP); it is asked last until then",
-				"node", r.node, "ahead_of_this_machine", r.ahead().Round(time.Millisecond))
-		default:
-			delete(c.wrong, r.node)
-			log.Info("the clock of a Cassandra node agrees with those of the others again", "node", r.node)
+		if apart(r, own) > most {
+			far = append(far, r)
 		}
 	}
-	return err
+	c.refused = nil
+	if len(far) > 0 {
+		c.refused = refuse("the clocks of Cassandra nodes differ from this machine's by more than the limit of %s (%s): nothing is written, ground or dropped; "+
+			"set the clocks (NTP), or raise the limit by changing --late-grace and --aggregation-delay with `quern settings set`", most, list(far))
+	}
+	return c.refused
 }
 
-// contradicted returns the addresses of the nodes whose clock a majority has contradicted.
-func (c *clocks) contradicted() map[string]bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return maps.Clone(c.wrong)
+// ClockRefused returns why nothing is done by the clock for now, going by the last check; nil when it is right.
+func (s *Store) ClockRefused() error {
+	s.clocks.mu.Lock()
+	defer s.clocks.mu.Unlock()
+	return s.clocks.refused
 }
 
 // offsets returns by how much each node's clock was ahead of this machine's when it was last read,
@@ -152,72 +127,6 @@ func (c *clocks) offsets() map[string]time.Duration {
 	return out
 }
 
-// judge goes by the middle reading, or by the two in the middle of an even number:
-//
-//  1. If the two in the middle differ by more than most, there is no majority. Then the nodes in
-//     known, which an earlier majority has contradicted, have no say: while one of three nodes is
-//     restarted, another one with a wrong clock must not stop everything.
-//  2. If there is still no majority, the clock is refused. Of two nodes the one that agrees with
-//     this machine may run on it.
-//  3. Otherwise the clock is refused if one in the middle differs from it by more than most.
-//
-// wrong are the nodes that differ by more than most from the middle, nil if that is not known. A
-// single reading says nothing of its own node.
-func judge(found []reading, known map[string]bool, most time.Duration) (wrong map[string]bool, err error) {
-	low, high := middle(found)
-	if apart(low, high) > most {
-		rest := slices.DeleteFunc(slices.Clone(found), func(r reading) bool { return known[r.node] })
-		if len(rest) == 0 {
-			rest = found
-		}
-		if low, high = middle(rest); apart(low, high) > most {
-			return nil, refuse("the clocks of the Cassandra nodes differ by more than the limit of %s, "+
-				"and no majority says whether this machine's clock is right (%s): set the clocks (NTP)", most, list(found))
-		}
-	}
-	var say []reading // which are in the majority
-	wrong = make(map[string]bool)
-	for _, r := range found {
-		if apart(r, low) > most && apart(r, high) > most {
-			wrong[r.node] = true
-			continue
-		}
-		say = append(say, r)
-	}
-	if len(found) == 1 {
-		wrong = nil
-	}
-	far := low
-	if apart(high, own) > apart(low, own) {
-		far = high
-	}
-	if apart(far, own) <= most {
-		return wrong, nil
-	}
-	off, direction := -far.most, "ahead of"
-	if far.least > 0 {
-		off, direction = far.least, "behind"
-	}
-	return wrong, refuse("this machine's clock is %s %s the servers' (%s), more than the limit of %s: "+
-		"set the clocks (NTP), or raise the limit by changing --late-grace and --aggregation-delay with `quern settings set`",
-		off.Round(time.Second), direction, addresses(say), most)
-}
-
-// middle returns the middle reading twice, or the two readings in the middle.
-func middle(found []reading) (low, high reading) {
-	sorted := slices.SortedFunc(slices.Values(found), func(a, b reading) int { return cmp.Compare(a.ahead(), b.ahead()) })
-	return sorted[(len(sorted)-1)/2], sorted[len(sorted)/2]
-}
-
-func addresses(found []reading) string {
-	var out []string
-	for _, r := range found {
-		out = append(out, r.node)
-	}
-	slices.Sort(out)
-	return strings.Join(out, ", ")
-}
-
 func list(found []reading) string {
 	var out []string
 	for _, r := range found {
@@ -227,8 +136,9 @@ func list(found []reading) string {
 	return strings.Join(out, ", ")
 }
 
-// clocks implements session. It asks several nodes at once, each for its own clock.
-func (d *driver) clocks(ctx context.Context, most time.Duration) ([]reading, error) {
+// clocks implements session. It asks several nodes at once, each for its own clock, and goes on without those that take
+// longer than speculateAfter if another one has answered.
+func (d *driver) clocks(ctx context.Context) ([]reading, error) {
 	in, cancel := context.WithCancelCause(ctx)
 	defer cancel(errBeaten)
 	answers, asked, err := askEach[int64](in, d, mostClocks, cqlNow)
@@ -238,7 +148,7 @@ func (d *driver) clocks(ctx context.Context, most time.Duration) ([]reading, err
 	var found []reading
 	var errs []error
 	waited, late := false, d.nodes.clk.After(speculateAfter)
-	for len(found)+len(errs) < asked && !(waited && enough(found, asked, most)) {
+	for len(found)+len(errs) < asked && !(waited && len(found) > 0) {
 		select {
 		case a := <-answers:
 			if a.err != nil {

@@ -2,10 +2,6 @@ package cassandra
 
 import (
 	"context"
-	"log/slog"
-	"maps"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -32,12 +28,12 @@ func TestReadingOfAClock(t *testing.T) {
 		{"the same", asked.Add(time.Second), ""},
 		// The server answers in whole milliseconds.
 		{"as far behind it as may be", answered.Add(most), ""},
-		{"behind it", answered.Add(most + time.Millisecond), "is 30s behind the servers' (a)"},
+		{"behind it", answered.Add(most + time.Millisecond), "(a is 31s ahead)"},
 		{"as far ahead of it as may be", asked.Add(-most - time.Millisecond), ""},
-		{"ahead of it", asked.Add(-most - 2*time.Millisecond), "is 30s ahead of the servers' (a)"},
+		{"ahead of it", asked.Add(-most - 2*time.Millisecond), "(a is 31s behind)"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := judge([]reading{readingOf("a", c.server.UnixMilli(), asked, answered)}, nil, most)
+			err := new(clocks).check([]reading{readingOf("a", c.server.UnixMilli(), asked, answered)}, most)
 			if c.want == "" {
 				require.NoError(t, err)
 				return
@@ -57,46 +53,22 @@ func at(ahead ...int) (out []reading) {
 	return out
 }
 
-func TestMajorityOfClocks(t *testing.T) {
+// Each node whose clock differs by more than may be is named, however many agree.
+func TestClocksOfNodes(t *testing.T) {
 	const hour = 3600
 	for name, c := range map[string]struct {
 		found []reading
-		known string // nodes
-		wrong string // nodes; "?" for not known
 		err   string
 	}{
-		"one":                              {found: at(0), wrong: "?"},
-		"one differs":                      {found: at(hour), wrong: "?", err: "is 1h0m0s behind the servers' (a)"},
-		"one that was wrong":               {found: at(hour), known: "a", wrong: "?", err: "is 1h0m0s behind the servers' (a)"},
-		"two":                              {found: at(0, 1)},
-		"both of two":                      {found: at(-hour, 1-hour), err: "is 1h0m0s ahead of the servers' (a, b)"},
-		"one of two":                       {found: at(0, hour), wrong: "?", err: "no majority says whether this machine's clock is right (a is 0s ahead, b is 1h0m0s ahead)"},
-		"one of two that was wrong":        {found: at(0, hour), known: "b", wrong: "b"},
-		"the other of two was wrong":       {found: at(0, hour), known: "a", wrong: "a", err: "is 1h0m0s behind the servers' (b)"},
-		"two, both were wrong, and differ": {found: at(0, hour), known: "ab", wrong: "?", err: "no majority"},
-		"two, one is right again":          {found: at(0, 1), known: "b"},
-		"one of three":                     {found: at(0, -hour, 1), wrong: "b"},
-		"two of three":                     {found: at(0, hour, hour), wrong: "a", err: "is 1h0m0s behind the servers' (b, c)"},
-		"two of three, one was wrong":      {found: at(0, hour, hour), known: "bc", wrong: "a", err: "is 1h0m0s behind"},
-		"all of three":                     {found: at(hour, hour, hour), err: "is 1h0m0s behind the servers' (a, b, c)"},
-		"three that differ":                {found: at(-hour, 0, hour), wrong: "ac"},
-		"one of four":                      {found: at(0, 0, hour, 0), wrong: "c"},
-		"two of four":                      {found: at(0, 0, hour, hour), wrong: "?", err: "no majority"},
-		"two of four were wrong":           {found: at(0, 0, hour, hour), known: "cd", wrong: "cd"},
-		"two of five":                      {found: at(0, hour, 0, -hour, 0), wrong: "bd"},
-		"as far as may be":                 {found: at(30, 20, 30)},
-		"two, of which one is too far":     {found: at(20, 40), err: "is 40s behind the servers' (a, b)"},
+		"one":              {found: at(0)},
+		"as far as may be": {found: at(30, -30, 0)},
+		"one differs":      {found: at(hour), err: "(a is 1h0m0s ahead)"},
+		"one of three":     {found: at(0, -hour, 1), err: "(b is 1h0m0s behind)"},
+		"two of three":     {found: at(hour, 0, 40), err: "(a is 1h0m0s ahead, c is 40s ahead)"},
+		"all":              {found: at(hour, hour), err: "(a is 1h0m0s ahead, b is 1h0m0s ahead)"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			known := make(map[string]bool)
-			for _, node := range c.known {
-				known[string(node)] = true
-			}
-			wrong, err := judge(c.found, known, 30*time.Second)
-			require.Equal(t, c.wrong == "?", wrong == nil)
-			if wrong != nil {
-				require.Equal(t, c.wrong, strings.Join(slices.Sorted(maps.Keys(wrong)), ""))
-			}
+			err := new(clocks).check(c.found, 30*time.Second)
 			if c.err == "" {
 				require.NoError(t, err)
 				return
@@ -107,74 +79,38 @@ func TestMajorityOfClocks(t *testing.T) {
 	}
 }
 
-// A slow node is waited for as long as the others do not decide.
-func TestEnoughClocks(t *testing.T) {
-	for _, c := range []struct {
-		found []reading
-		asked int
-		want  bool
-	}{
-		{nil, 1, false},
-		{at(0), 1, true},
-		{at(0), 2, false},
-		{at(0), 3, false},
-		{at(0, 0), 3, true},
-		{at(0, 3600), 3, false},
-		{at(3600, 3600), 3, true},
-		{at(0, 0), 4, false},
-		{at(0, 0, 3600, 3600), 5, false},
-		{at(0, 0, 3600, 0), 5, true},
-	} {
-		require.Equal(t, c.want, enough(c.found, c.asked, 30*time.Second), "%v of %d", c.found, c.asked)
-	}
-}
-
 // read is a session that has read the nodes' clocks.
 type read struct {
 	session
 	found []reading
 }
 
-func (r *read) clocks(context.Context, time.Duration) ([]reading, error) { return r.found, nil }
+func (r *read) clocks(context.Context) ([]reading, error) { return r.found, nil }
 
-// One node of three whose clock is wrong stops no process, whichever nodes answer. The log names it
-// once, and once more when it is right, and a metric shows how far it is off.
+// One node of three whose clock is wrong refuses each process that asks it, until it is right. A metric shows how far it is off.
 func TestOneWrongClockOfThree(t *testing.T) {
-	var log strings.Builder
 	r := &read{}
 	s := storeOver(t, r)
-	s.log = slog.New(slog.NewTextHandler(&log, nil))
 	s.policies = storage.Policies(nil).Set(storage.Policy{Grace: time.Minute, Delay: 2 * time.Minute}, 0)
-	right, off := at(0, 1, 0), at(0, 1, 3600)
-	check := func(found ...reading) {
-		t.Helper()
-		r.found = found
-		require.NoError(t, s.checkClock(t.Context()))
-	}
 	offset := func() string {
 		n := &nodes{byID: map[string]*node{"1": {address: "a"}, "2": {address: "c"}, "3": {address: "never read"}}}
 		text, err := testutil.CollectAndFormat(collector{newLimiter(1), n, &s.clocks}, expfmt.TypeTextPlain, "quern_cassandra_node_clock_offset_seconds")
 		require.NoError(t, err)
 		return string(text)
 	}
-	check(right...)
-	require.Empty(t, log.String())
+	r.found = at(0, 1, 0)
+	require.NoError(t, s.checkClock(t.Context()))
+	require.NoError(t, s.ClockRefused())
 	require.Contains(t, offset(), `{node="c"} 0`)
-	for range 10 {
-		check(off...)
-		check(off[0], off[2]) // b is restarted
-		check(off[2], off[1], off[0])
-	}
-	require.Equal(t, 1, strings.Count(log.String(), "level=WARN"))
-	require.Contains(t, log.String(), "differs from those of most other nodes: set it (NTP); it is asked last until then\" node=c ahead_of_this_machine=1h0m0s")
+	r.found = at(0, 1, 3600)
+	err := s.checkClock(t.Context())
+	require.ErrorContains(t, err, "(c is 1h0m0s ahead)")
+	require.Equal(t, err, s.ClockRefused())
 	require.Contains(t, offset(), `{node="c"} 3600`)
 	require.NotContains(t, offset(), "never read")
-
-	r.found = at(3600, 3600, 3600) // it is this machine's clock now
-	require.ErrorContains(t, s.checkClock(t.Context()), "this machine's clock is 1h0m0s behind the servers' (a, b, c)")
-	require.Equal(t, 1, strings.Count(log.String(), "agrees with those of the others again\" node=c"))
-	check(right...)
-	require.Equal(t, 2, strings.Count(log.String(), "level="))
+	r.found = at(0, 1, 0)
+	require.NoError(t, s.checkClock(t.Context()))
+	require.NoError(t, s.ClockRefused())
 }
 
 // If a clock goes wrong later, the next heartbeat finds out, and is not recorded.

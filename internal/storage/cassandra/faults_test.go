@@ -139,9 +139,9 @@ func (f *flaky) page(ctx context.Context, st statement, size int, from []byte, d
 	return next, err
 }
 
-func (f *flaky) clocks(ctx context.Context, most time.Duration) (found []reading, err error) {
+func (f *flaky) clocks(ctx context.Context) (found []reading, err error) {
 	err = f.do(ctx, func(ctx context.Context) error {
-		found, err = f.session.clocks(ctx, most)
+		found, err = f.session.clocks(ctx)
 		return err
 	})
 	return found, err

@@ -90,9 +90,9 @@ func (f *failing) page(ctx context.Context, st statement, size int, from []byte,
 	return next, err
 }
 
-func (f *failing) clocks(ctx context.Context, most time.Duration) (found []reading, err error) {
+func (f *failing) clocks(ctx context.Context) (found []reading, err error) {
 	err = f.do("clocks", func() error {
-		found, err = f.session.clocks(ctx, most)
+		found, err = f.session.clocks(ctx)
 		return err
 	})
 	return found, err

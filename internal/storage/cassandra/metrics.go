@@ -15,7 +15,7 @@ var (
 	descRequests = prometheus.NewDesc("quern_cassandra_requests_total",
 		"Requests that have ended, after retries, by outcome.", []string{"outcome"}, nil)
 	descLast = prometheus.NewDesc("quern_cassandra_node_asked_last",
-		"1 for a node that does not answer, or answers much later than others, or whose clock most others contradict, and so is asked only if no other node is left.", []string{"node"}, nil)
+		"1 for a node that does not answer, or answers much later than others, and so is asked only if no other node is left.", []string{"node"}, nil)
 	descOffset = prometheus.NewDesc("quern_cassandra_node_clock_offset_seconds",
 		"How far the clock of a node was ahead of this machine's at the last reading. The time that a request takes limits the accuracy.", []string{"node"}, nil)
 	descWaiting = prometheus.NewDesc("quern_cassandra_queued", "Requests waiting to be sent.", nil, nil)

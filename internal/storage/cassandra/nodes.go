@@ -49,8 +49,6 @@ var errBeaten = errors.New("another node has answered")
 //  2. Such a node gets probes. No other request depends on the answer to a probe. The node takes
 //     part again when it answers a probe within speculateAfter.
 //  3. No two attempts of one request ask the same node.
-//  4. A node whose clock a majority contradicts is asked last too: rows that it writes or reads for a request live and
-//     expire by its clock.
 type nodes struct {
 	gocql.HostSelectionPolicy // nodes with a copy come first
 	// anyOf treats all nodes alike. It need not know which have a copy; to find that out may take a
@@ -72,8 +70,6 @@ type node struct {
 	missed  int // requests in a row
 	last    bool
 	probed  time.Duration // by the clock's Elapsed
-	// astray: a majority contradicts its clock.
-	astray bool
 }
 
 // newNodes wraps a policy that takes every node of a data centre alike.
@@ -172,16 +168,7 @@ func (n *nodes) isLast(id string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	x := n.byID[id]
-	return x != nil && (x.last || x.astray)
-}
-
-// distrust notes which nodes, by address, have a clock that a majority contradicts.
-func (n *nodes) distrust(contradicted map[string]bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, x := range n.byID {
-		x.astray = contradicted[x.address]
-	}
+	return x != nil && x.last
 }
 
 // probeSome sends the probes that are due.
@@ -264,7 +251,7 @@ func (n *nodes) askedLast() map[string]bool {
 	defer n.mu.Unlock()
 	out := make(map[string]bool, len(n.byID))
 	for x := range maps.Values(n.byID) {
-		out[x.address] = x.last || x.astray
+		out[x.address] = x.last
 	}
 	return out
 }

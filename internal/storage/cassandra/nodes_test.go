@@ -18,7 +18,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/storage"
 )
 
 // setBack is the machine's clock, set back by an hour each time that it is looked at.
@@ -256,38 +255,6 @@ func TestAttemptsAskDifferentNodes(t *testing.T) {
 	}
 	require.ElementsMatch(t, []string{"0", "1", "2"}, ids)
 	require.Equal(t, "2", ids[2], "the one that does not answer comes last")
-}
-
-// A node whose clock a majority contradicts is asked last, and its clock is read all the same.
-func TestNodeWithAWrongClock(t *testing.T) {
-	n, _, _ := three(t)
-	var log strings.Builder
-	r := &read{}
-	s := storeOver(t, r)
-	s.nodes, s.log = n, slog.New(slog.NewTextHandler(&log, nil))
-	s.policies = storage.Policies(nil).Set(storage.Policy{Grace: time.Minute, Delay: 2 * time.Minute}, 0)
-	check := func(ahead ...int) {
-		t.Helper()
-		r.found = at(ahead...)
-		for i := range r.found {
-			r.found[i].node = fmt.Sprintf("10.0.0.%d:0", i)
-		}
-		require.NoError(t, s.checkClock(t.Context()))
-	}
-	last := func() string { return picked(t.Context(), n)[2] }
-	check(0, -40*24*3600, 0)
-	for range 10 {
-		require.Equal(t, "1", last())
-	}
-	require.Contains(t, log.String(), "it is asked last")
-	require.Equal(t, map[string]bool{"10.0.0.0:0": false, "10.0.0.1:0": true, "10.0.0.2:0": false}, n.askedLast())
-	require.Len(t, n.some(3), 3)
-	check(0, 0, 0)
-	lasts := make(map[string]bool)
-	for range 3 {
-		lasts[last()] = true
-	}
-	require.Greater(t, len(lasts), 1, "the nodes take turns again")
 }
 
 // A request for one node goes to no other. The nodes whose clocks are read are those that answer, if

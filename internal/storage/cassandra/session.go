@@ -6,7 +6,6 @@ import (
 	"reflect"
 	"slices"
 	"sync/atomic"
-	"time"
 
 	"github.com/gocql/gocql"
 	"github.com/scylladb/gocqlx/v2"
@@ -25,10 +24,8 @@ type session interface {
 	// page reads up to size rows into dest, a pointer to a slice of structs with db tags. It
 	// returns the position of the next page, nil at the end.
 	page(ctx context.Context, st statement, size int, from []byte, dest any) (next []byte, err error)
-	// clocks reads the clocks of several nodes, at least one. It does not wait for slow nodes when
-	// more than half of the nodes agree with this machine's clock up to most, or more than half do
-	// not.
-	clocks(ctx context.Context, most time.Duration) ([]reading, error)
+	// clocks reads the clocks of several nodes, at least one. It does not wait for slow nodes.
+	clocks(ctx context.Context) ([]reading, error)
 	close()
 }
 
@@ -165,9 +162,9 @@ func (l *limited) page(ctx context.Context, st statement, size int, from []byte,
 	return next, err
 }
 
-func (l *limited) clocks(ctx context.Context, most time.Duration) (found []reading, err error) {
+func (l *limited) clocks(ctx context.Context) (found []reading, err error) {
 	err = l.limiter.do(ctx, func() error {
-		found, err = l.session.clocks(ctx, most)
+		found, err = l.session.clocks(ctx)
 		return err
 	})
 	return found, err

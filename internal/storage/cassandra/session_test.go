@@ -85,8 +85,8 @@ func (w *watched) cas(context.Context, ...statement) (bool, error) { return true
 func (w *watched) page(context.Context, statement, int, []byte, any) ([]byte, error) {
 	return nil, w.look()
 }
-func (w *watched) clocks(context.Context, time.Duration) ([]reading, error) { return nil, w.look() }
-func (w *watched) close()                                                   {}
+func (w *watched) clocks(context.Context) ([]reading, error) { return nil, w.look() }
+func (w *watched) close()                                    {}
 
 // Every request goes through the limiter.
 func TestEveryRequestIsLimited(t *testing.T) {
@@ -97,7 +97,7 @@ func TestEveryRequestIsLimited(t *testing.T) {
 	require.ErrorIs(t, err, errRequest)
 	_, err = l.page(t.Context(), stmt("SELECT"), 1, nil, nil)
 	require.ErrorIs(t, err, errRequest)
-	_, err = l.clocks(t.Context(), time.Second)
+	_, err = l.clocks(t.Context())
 	require.ErrorIs(t, err, errRequest)
 	require.Equal(t, []int{1, 1, 1, 1}, w.running)
 	_, running, _ := w.limiter.state()

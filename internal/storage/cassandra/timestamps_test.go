@@ -81,7 +81,7 @@ type timed struct {
 	away        error
 }
 
-func (s *timed) clocks(context.Context, time.Duration) ([]reading, error) {
+func (s *timed) clocks(context.Context) ([]reading, error) {
 	now := s.clk.Now()
 	return []reading{readingOf("a", s.server.Now().UnixMilli(), now, now)}, s.away
 }

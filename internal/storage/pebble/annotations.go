@@ -94,8 +94,7 @@ func decodeAnnotation(k, v []byte) (a storedAnnotation, err error) {
 	return a, nil
 }
 
-// PutAnnotations implements storage.Annotations: one synced batch. The ttl counts from the newest time that the store
-// has seen, so that a clock that is behind for a while, as after a boot, shortens none.
+// PutAnnotations implements storage.Annotations: one synced batch.
 func (s *Store) PutAnnotations(ctx context.Context, as []storage.Annotation, ttl time.Duration) error {
 	const op = "put annotations"
 	if err := s.begin(ctx, op); err != nil {
@@ -104,12 +103,12 @@ func (s *Store) PutAnnotations(ctx context.Context, as []storage.Annotation, ttl
 	if err := storage.CheckAnnotations(as, ttl); err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
+	now, err := s.gate.Now()
+	if err != nil {
+		return fmt.Errorf("%s: %w", op, unwritable(err))
+	}
 	expiresMs := int64(0)
 	if ttl > 0 {
-		now, _ := s.guard.Now() // a doubted clock is ahead, and keeps the annotation longer
-		if newest := s.guard.Memory().Newest; newest.After(now) {
-			now = newest
-		}
 		expiresMs = now.Add(ttl).UnixMilli()
 	}
 	as = storage.LastAnnotations(as)
@@ -197,7 +196,11 @@ func (s *Store) dropAnnotation(batch *lsm.Batch, startMs int64, id string, only 
 
 // DeleteAnnotations implements storage.Annotations: one synced batch.
 func (s *Store) DeleteAnnotations(ctx context.Context, keys []storage.AnnotationKey) error {
-	return s.dropAnnotations(ctx, "delete annotations", keys, nil, lsm.Sync)
+	const op = "delete annotations"
+	if err := s.mayWrite(); err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	return s.dropAnnotations(ctx, op, keys, nil, lsm.Sync)
 }
 
 func (s *Store) dropAnnotations(ctx context.Context, op string, keys []storage.AnnotationKey, only func(*storedAnnotation) bool, o *lsm.WriteOptions) error {
@@ -261,13 +264,13 @@ func (s *Store) Annotations(ctx context.Context, fromMs, toMs int64) iter.Seq2[s
 		if fromMs > toMs {
 			return
 		}
-		now, doubt := s.guard.Now() // while the clock is doubted, nothing has expired
+		now, refused := s.gate.Now() // while the clock is refused, nothing has expired
 		shown := func(a *storedAnnotation) bool {
 			if a.damaged {
 				s.lost(fmt.Sprintf("annotation %q that starts at %s", a.ID, moment(a.StartMs)))
 				return false
 			}
-			return a.Overlaps(fromMs, toMs) && (doubt != nil || !a.expired(now.UnixMilli()))
+			return a.Overlaps(fromMs, toMs) && (refused != nil || !a.expired(now.UnixMilli()))
 		}
 		nearMs := fromMs - storage.SpanDay.Ms()
 		if !s.longAnnotations(ctx, op, nearMs, fromMs, shown, yield) {
@@ -287,7 +290,7 @@ func (s *Store) Annotations(ctx context.Context, fromMs, toMs int64) iter.Seq2[s
 func (s *Store) AnnotationsAt(ctx context.Context, keys []storage.AnnotationKey) iter.Seq2[storage.Annotation, error] {
 	return func(yield func(storage.Annotation, error) bool) {
 		const op = "annotations by key"
-		now, doubt := s.guard.Now() // while the clock is doubted, nothing has expired
+		now, refused := s.gate.Now() // while the clock is refused, nothing has expired
 		for _, k := range keys {
 			a := storedAnnotation{Annotation: storage.Annotation{ID: k.ID, StartMs: k.StartMs}}
 			there, err := false, s.begin(ctx, op)
@@ -298,7 +301,7 @@ func (s *Store) AnnotationsAt(ctx context.Context, keys []storage.AnnotationKey)
 				yield(storage.Annotation{}, convert(op, err))
 				return
 			}
-			if there && !a.damaged && (doubt != nil || !a.expired(now.UnixMilli())) && !yield(a.Annotation, nil) {
+			if there && !a.damaged && (refused != nil || !a.expired(now.UnixMilli())) && !yield(a.Annotation, nil) {
 				return
 			}
 		}

@@ -2,102 +2,101 @@ package pebble
 
 import (
 	"context"
-	"encoding/binary"
+	"fmt"
 	"time"
-
-	lsm "github.com/cockroachdb/pebble/v2"
 
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/storage"
 )
 
-// keepClock is the interval at which the guard's memory is stored while the store is in use.
+// keepClock is the interval at which the newest time seen is stored while the store is in use.
 const keepClock = 30 * time.Second
 
-// doubtBytes is the size of metaDoubt: the time of a doubted clock, and how long it has run on,
-// both in ms.
-const doubtBytes = 16
-
-// loadClock makes the clock's guard from the memory that an earlier process stored. A store of a
+// loadClock makes the clock's gate from the newest time that an earlier process stored. A store of a
 // version that did not store it has only the time of its last raw chunk.
 func (s *Store) loadClock() error {
 	ms, err := s.getCounter(metaClock)
 	if err != nil {
 		return err
 	}
+	if ms == 0 && s.NewestID() != (blocks.ID{}) {
+		ms = s.NewestID().TimeMs()
+	}
 	var newest time.Time
-	switch {
-	case ms != 0:
+	if ms != 0 {
 		newest = time.UnixMilli(ms).UTC()
-	case s.NewestID() != blocks.ID{}:
-		newest = time.UnixMilli(s.NewestID().TimeMs()).UTC()
 	}
-	kept := clock.Memory{Newest: newest}
-	doubted, err := s.get(metaKey(metaDoubt))
-	if err != nil {
-		return err
-	}
-	if len(doubted) == doubtBytes {
-		kept.Doubted = time.UnixMilli(int64(binary.BigEndian.Uint64(doubted))).UTC()
-		kept.Ran = time.Duration(binary.BigEndian.Uint64(doubted[8:])) * time.Millisecond
-	}
-	s.kept.Store(&kept)
-	s.guard = clock.NewGuard(s.clk, kept)
+	s.keptMs.Store(ms)
+	s.gate = clock.NewGate(s.clk, newest)
 	return nil
 }
 
-// ClockDoubt returns why nothing expires by the clock for now, nil when the clock is believed.
-func (s *Store) ClockDoubt() error { return s.guard.Check() }
+// refusal is a storage.ErrSettings with its own message: the gate refuses the clock.
+type refusal struct{ error }
 
-// ConfirmClock makes the guard believe the clock as it is.
-func (s *Store) ConfirmClock(ctx context.Context) error {
-	s.guard.Confirm()
-	return s.do(ctx, "confirm the clock", s.keepTime)
+// Unwrap makes a refusal a storage.ErrSettings.
+func (refusal) Unwrap() error { return storage.ErrSettings }
+
+// ClockRefused returns why nothing is done by the clock for now, nil when it is right.
+func (s *Store) ClockRefused() error { return s.gate.Check() }
+
+// AcceptClock takes the clock for right, whatever the store has seen before, and records that.
+func (s *Store) AcceptClock(ctx context.Context) error {
+	err := s.gate.Check()
+	s.gate.Accept()
+	s.log.Warn("clock accepted: leave --accept-clock out of the next start", "clock", s.gate.Newest(), "refused_before", err)
+	return s.do(ctx, "accept the clock", s.keepTime)
 }
 
-// Confirms implements storage.Store. The clock has nothing to be compared with, and NewestID keeps ids ascending.
-func (s *Store) Confirms(context.Context, clock.Reading) error { return nil }
+// Confirms implements storage.Store.
+func (s *Store) Confirms(_ context.Context, now clock.Reading) error {
+	return unwritable(s.gate.Confirms(now))
+}
 
-// CheckFit implements storage.Store. It does not check the clock: WholeFrom ignores a doubted clock
-// by itself.
-func (s *Store) CheckFit(ctx context.Context) error { return s.begin(ctx, "check the clock") }
+// mayWrite is nil while users may change what depends on the time. Documents do not: their versions are counted, and
+// whoever takes access from somebody need not wait for a clock.
+func (s *Store) mayWrite() error { return unwritable(s.gate.Check()) }
 
-// sawTime checks the clock and stores the guard's memory every keepClock, or when a doubt begins or
-// ends. The write is synced: no other synced write may come for hours, and after a power loss the
-// clock would be doubted if this one were missing.
+// unwritable makes a refusal of the gate the error of a write.
+func unwritable(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", storage.ErrUnavailable, err)
+}
+
+// CheckFit implements storage.Store.
+func (s *Store) CheckFit(ctx context.Context) error {
+	if err := s.begin(ctx, "check the clock"); err != nil {
+		return err
+	}
+	if err := s.gate.Check(); err != nil {
+		return refusal{err}
+	}
+	return nil
+}
+
+// sawTime stores the newest time seen every keepClock. The write is synced: no other synced write may come for
+// hours, and after a power loss the clock would be refused if this one were missing.
 func (s *Store) sawTime(ctx context.Context) error {
-	_ = s.guard.Check() // ClockDoubt reports the doubt
-	m, kept := s.guard.Memory(), s.kept.Load()
-	if m.Newest.Sub(kept.Newest).Abs() < keepClock && (m.Ran-kept.Ran).Abs() < keepClock && m.Doubted.IsZero() == kept.Doubted.IsZero() {
+	if s.gate.Newest().UnixMilli()-s.keptMs.Load() < keepClock.Milliseconds() {
 		return nil
 	}
 	return s.do(ctx, "record the time", s.keepTime)
 }
 
-// keepTime stores the guard's memory.
+// keepTime stores the newest time seen.
 func (s *Store) keepTime() error {
 	s.clockMu.Lock()
 	defer s.clockMu.Unlock()
-	m := s.guard.Memory()
-	if m == *s.kept.Load() {
+	newest := s.gate.Newest()
+	if newest.IsZero() || newest.UnixMilli() == s.keptMs.Load() {
 		return nil
 	}
-	batch := s.db.NewBatch()
-	err := batch.Set(metaKey(metaClock), binary.BigEndian.AppendUint64(nil, uint64(m.Newest.UnixMilli())), nil)
-	switch {
-	case err != nil:
-	case m.Doubted.IsZero():
-		err = batch.Delete(metaKey(metaDoubt), nil)
-	default:
-		text := binary.BigEndian.AppendUint64(make([]byte, 0, doubtBytes), uint64(m.Doubted.UnixMilli()))
-		err = batch.Set(metaKey(metaDoubt), binary.BigEndian.AppendUint64(text, uint64(m.Ran.Milliseconds())), nil)
-	}
-	if err == nil {
-		err = batch.Commit(lsm.Sync)
-	}
-	if err = closed(batch, err); err != nil {
+	if err := s.putCounter(metaClock, newest.UnixMilli()); err != nil {
 		return err
 	}
-	s.kept.Store(&m)
+	s.keptMs.Store(newest.UnixMilli())
 	return nil
 }

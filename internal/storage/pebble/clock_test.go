@@ -1,7 +1,7 @@
 package pebble
 
 import (
-	"fmt"
+	"encoding/binary"
 	"testing"
 	"time"
 
@@ -16,90 +16,103 @@ import (
 	"github.com/quern/quern/internal/storage/storagetest"
 )
 
-// TestClockFarAhead sets the clock nine days ahead, at start or while the process runs. Nothing may
-// expire, and all rows count as whole, until the clock is right again or somebody confirms it.
-func TestClockFarAhead(t *testing.T) {
+// TestClockRefused sets the clock nine days ahead, or an hour back, at start or while the process runs. Nothing is
+// written, nothing expires, and all rows count as whole, until the clock is right again or somebody accepts it.
+func TestClockRefused(t *testing.T) {
 	const day = 24 * time.Hour
-	for _, how := range []string{"at start", "after a crash", "of an older version", "while it runs"} {
-		t.Run(how, func(t *testing.T) {
-			noLeaks(t)
-			clk := clock.NewSimulated(time.Date(2025, time.November, 21, 12, 0, 0, 0, time.UTC))
-			fs := vfs.NewCrashableMem()
-			opts := func(fs vfs.FS) Options {
-				return Options{
-					Settings: storagetest.TestSettings(), Clock: clk, FS: fs,
-					Policy: storage.Policy{Retention: storage.Retention{2 * day, 7 * day, 7 * day, 7 * day}}.Always,
+	for _, by := range []time.Duration{9 * day, -time.Hour} {
+		for _, how := range []string{"at start", "after a crash", "of an older version", "while it runs"} {
+			t.Run(how+" "+by.String(), func(t *testing.T) {
+				noLeaks(t)
+				clk := clock.NewSimulated(time.Date(2025, time.November, 21, 12, 0, 0, 0, time.UTC))
+				fs := vfs.NewCrashableMem()
+				opts := func(fs vfs.FS) Options {
+					return Options{
+						Settings: storagetest.TestSettings(), Clock: clk, FS: fs,
+						Policy: storage.Policy{Retention: storage.Retention{2 * day, 7 * day, 7 * day, 7 * day}}.Always,
+					}
 				}
-			}
-			st := mustOpen(t, "/data", opts(fs))
-			now := func() int64 { return clk.Now().UnixMilli() }
-			write := func() {
-				t.Helper()
-				require.NoError(t, st.Write(t.Context(), &storage.Batch{Raw: []storage.RawChunk{{
-					SliceMs: metric.AlignDown(now(), 3_600_000), Chunk: storage.Chunk{ID: blocks.NewIDs(1).Next(now()), Data: []byte("x")},
-				}}}))
-				require.NoError(t, st.Heartbeat(t.Context(), storage.Worker{ID: "w"}, time.Minute))
-			}
-			chunks := func() (n int) {
-				for _, err := range st.RawChunks(t.Context(), blocks.Range{End: 1}, now()-30*day.Milliseconds(), now()+day.Milliseconds()) {
-					require.NoError(t, err)
-					n++
+				st := mustOpen(t, "/data", opts(fs))
+				now := func() int64 { return clk.Now().UnixMilli() }
+				write := func() {
+					t.Helper()
+					require.NoError(t, st.Write(t.Context(), &storage.Batch{Raw: []storage.RawChunk{{
+						SliceMs: metric.AlignDown(now(), 3_600_000), Chunk: storage.Chunk{ID: blocks.NewIDs(1).Next(now()), Data: []byte("x")},
+					}}}))
+					require.NoError(t, st.Heartbeat(t.Context(), storage.Worker{ID: "w"}, time.Minute))
 				}
-				return n
-			}
-			write()
-			clk.Set(clk.Now().Add(time.Hour))
-			write()
-			first := metric.AlignDown(now(), 3_600_000)
-			switch how {
-			case "while it runs":
-				clk.Jump(9 * day)
-			case "after a crash":
-				crashed := fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 0})
+				chunks := func() (n int) {
+					for _, err := range st.RawChunks(t.Context(), blocks.Range{End: 1}, now()-30*day.Milliseconds(), now()+day.Milliseconds()) {
+						require.NoError(t, err)
+						n++
+					}
+					return n
+				}
+				write()
+				clk.Set(clk.Now().Add(time.Hour))
+				write()
+				first := metric.AlignDown(now(), 3_600_000)
+				switch how {
+				case "while it runs":
+					clk.Jump(by)
+				case "after a crash":
+					crashed := fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 0})
+					require.NoError(t, st.Close())
+					fs = crashed
+					clk.Jump(by)
+					st = mustOpen(t, "/data", opts(fs))
+				case "of an older version":
+					require.NoError(t, st.db.Delete(metaKey(metaClock), lsm.Sync))
+					require.NoError(t, st.db.Set(metaKey("clock_doubt"), binary.BigEndian.AppendUint64(make([]byte, 8), 1), lsm.Sync))
+					fallthrough
+				case "at start":
+					require.NoError(t, st.Close())
+					clk.Jump(by)
+					st = mustOpen(t, "/data", opts(fs))
+				}
+				refused := func() {
+					t.Helper()
+					require.ErrorContains(t, st.ClockRefused(), "the newest time that the store has seen")
+					require.ErrorIs(t, st.CheckFit(t.Context()), storage.ErrSettings)
+					require.ErrorIs(t, st.Heartbeat(t.Context(), storage.Worker{ID: "w"}, time.Minute), storage.ErrSettings)
+					for _, err := range []error{
+						st.Confirms(t.Context(), clock.Read(clk)),
+						st.PutAnnotations(t.Context(), []storage.Annotation{{ID: "a", StartMs: now(), EndMs: now()}}, day),
+						st.DeleteAnnotations(t.Context(), []storage.AnnotationKey{{ID: "a"}}),
+					} {
+						require.ErrorIs(t, err, storage.ErrUnavailable)
+						require.ErrorContains(t, err, "--accept-clock")
+					}
+					require.NoError(t, st.Expire(t.Context()))
+					require.Equal(t, 2, chunks())
+					require.Less(t, st.WholeFrom(metric.Raw, now()), first, "all is there, so all can be ground")
+				}
+				refused()
 				require.NoError(t, st.Close())
-				fs = crashed
-				clk.Jump(9 * day)
 				st = mustOpen(t, "/data", opts(fs))
-			case "of an older version":
-				require.NoError(t, st.ConfirmClock(t.Context())) // so that Close has nothing to store
-				require.NoError(t, st.db.Delete(metaKey(metaClock), lsm.Sync))
-				fallthrough
-			case "at start":
-				require.NoError(t, st.Close())
-				clk.Jump(9 * day)
-				st = mustOpen(t, "/data", opts(fs))
-			}
-			doubted := func() {
-				t.Helper()
-				require.ErrorContains(t, st.ClockDoubt(), "ahead of the newest time seen before")
+				refused() // also after another restart
+
+				clk.Jump(-by)
+				require.NoError(t, st.CheckFit(t.Context()))
+				require.NoError(t, st.Confirms(t.Context(), clock.Read(clk)))
 				require.NoError(t, st.Expire(t.Context()))
 				require.Equal(t, 2, chunks())
-				require.Less(t, st.WholeFrom(metric.Raw, now()), first, "all is there, so all can be ground")
-			}
-			doubted()
-			require.NoError(t, st.Heartbeat(t.Context(), storage.Worker{ID: "w"}, time.Minute))
-			require.NoError(t, st.Close())
-			st = mustOpen(t, "/data", opts(fs))
-			doubted() // also after another restart
+				require.Equal(t, now()-2*day.Milliseconds(), st.WholeFrom(metric.Raw, now()))
 
-			clk.Jump(-9 * day)
-			require.NoError(t, st.ClockDoubt())
-			require.NoError(t, st.Expire(t.Context()))
-			require.Equal(t, 2, chunks())
-			require.Equal(t, now()-2*day.Milliseconds(), st.WholeFrom(metric.Raw, now()))
-
-			// An outage of the same length looks the same.
-			clk.Jump(9 * day)
-			doubted()
-			require.NoError(t, st.ConfirmClock(t.Context()))
-			require.NoError(t, st.ClockDoubt())
-			require.NoError(t, st.Close())
-			st = mustOpen(t, "/data", opts(fs))
-			require.NoError(t, st.ClockDoubt(), "it is confirmed for the next process too")
-			require.NoError(t, st.Expire(t.Context()))
-			require.Zero(t, chunks())
-			require.NoError(t, st.Close())
-		})
+				// An outage of the same length looks the same.
+				clk.Jump(by)
+				refused()
+				require.NoError(t, st.AcceptClock(t.Context()))
+				require.NoError(t, st.ClockRefused())
+				crashed := fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 0})
+				require.NoError(t, st.Close())
+				st = mustOpen(t, "/data", opts(crashed))
+				require.NoError(t, st.ClockRefused(), "it is accepted for the next process too")
+				require.NoError(t, st.Expire(t.Context()))
+				require.Equal(t, by < 0, chunks() == 2)
+				require.NoError(t, st.Close())
+			})
+		}
 	}
 }
 
@@ -113,7 +126,7 @@ func TestClockAheadForAMoment(t *testing.T) {
 		Policy: storage.Policy{Retention: storage.Retention{2 * 24 * time.Hour}}.Always,
 	})
 	require.NoError(t, st.Write(t.Context(), crashBatch(1)))
-	require.NoError(t, st.ClockDoubt(), "it has been looked at")
+	require.NoError(t, st.ClockRefused(), "it has been looked at")
 	for n := 1; ; n++ {
 		clk.left = n
 		require.NoError(t, st.Expire(t.Context()))
@@ -141,58 +154,4 @@ func (m *momentarily) Now() time.Time {
 		return now.Add(9 * 24 * time.Hour)
 	}
 	return now
-}
-
-// TestClockDoubtedOverNights runs a machine that was off for a week and is off every night. The run
-// time of its doubted clock is counted over its restarts, orderly or after a crash, until the clock
-// is believed. A clock that is wrong every morning and then corrected is never believed while it is
-// wrong.
-func TestClockDoubtedOverNights(t *testing.T) {
-	const hour = time.Hour
-	for _, wrong := range []bool{false, true} {
-		t.Run(fmt.Sprintf("wrong=%t", wrong), func(t *testing.T) {
-			noLeaks(t)
-			clk := clock.NewSimulated(time.Date(2025, time.November, 21, 17, 0, 0, 0, time.UTC))
-			fs := vfs.NewCrashableMem()
-			open := func() *Store {
-				return mustOpen(t, "/data", Options{
-					Settings: storagetest.TestSettings(), Clock: clk, FS: fs,
-					Policy: storage.Policy{Retention: storage.Retention{48 * hour, 0, 0, 0}}.Always,
-				})
-			}
-			st := open()
-			works := func(d time.Duration) {
-				for range d / (30 * time.Minute) {
-					clk.Set(clk.Now().Add(30 * time.Minute))
-					require.NoError(t, st.Heartbeat(t.Context(), storage.Worker{ID: "w"}, time.Hour))
-				}
-			}
-			off := func(d time.Duration, crashes bool) {
-				clone := fs.CrashClone(vfs.CrashCloneCfg{})
-				require.NoError(t, st.Close())
-				if crashes {
-					fs = clone
-				}
-				clk.Jump(d)
-				st = open()
-			}
-			works(hour)
-			off(7*24*hour, false)
-			for day := range 6 {
-				doubted := wrong || day < 2
-				works(9 * hour)
-				require.Equal(t, doubted, st.ClockDoubt() != nil, "day %d", day)
-				if wrong {
-					clk.Jump(-7 * 24 * hour)
-					works(hour)
-					require.NoError(t, st.ClockDoubt())
-					off(7*24*hour+14*hour, day%2 == 0)
-				} else {
-					off(15*hour, day%2 == 0)
-				}
-				require.Equal(t, doubted, st.ClockDoubt() != nil, "the morning after day %d", day)
-			}
-			require.NoError(t, st.Close())
-		})
-	}
 }

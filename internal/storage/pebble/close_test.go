@@ -54,8 +54,8 @@ func TestStuckDisk(t *testing.T) {
 		"heartbeat": func(ctx context.Context, st *Store) error {
 			return st.Heartbeat(ctx, storage.Worker{ID: "a"}, time.Hour)
 		},
-		"confirm the clock": func(ctx context.Context, st *Store) error { return st.ConfirmClock(ctx) },
-		"set policy":        func(ctx context.Context, st *Store) error { return st.SetPolicy(ctx, later) },
+		"accept the clock": func(ctx context.Context, st *Store) error { return st.AcceptClock(ctx) },
+		"set policy":       func(ctx context.Context, st *Store) error { return st.SetPolicy(ctx, later) },
 		"add epoch": func(ctx context.Context, st *Store) error {
 			return st.AddEpoch(ctx, blocks.Epoch{FromMs: benchStart + 100*benchHourMs, BlockSize: 64})
 		},
@@ -89,7 +89,7 @@ func TestStuckDisk(t *testing.T) {
 				assert.Len(t, st.Settings().Epochs, 1)
 				assert.Empty(t, st.Settings().Policy.Retention)
 				assert.NotZero(t, st.WholeFrom(metric.Raw, benchStart))
-				assert.NoError(t, st.ClockDoubt())
+				assert.NoError(t, st.ClockRefused())
 				_, err = st.LeasedIDs(t.Context())
 				assert.NoError(t, err)
 				assert.NoError(t, first(st.RawChunks(t.Context(), blocks.Range{End: 1000}, 0, math.MaxInt64)))

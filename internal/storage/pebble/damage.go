@@ -254,7 +254,7 @@ func (s *Store) lostRows(level metric.Bucket, ids blocks.Range, fromMs, toMs int
 // plausible limits [fromMs, toMs) to the times that data may have which cannot be read: from 1970
 // to two days ahead of the clock.
 func (s *Store) plausible(fromMs, toMs int64) (int64, int64) {
-	newest := max(clock.NowMs(s.clk), s.guard.Memory().Newest.UnixMilli())
+	newest := max(clock.NowMs(s.clk), s.gate.Newest().UnixMilli())
 	return max(fromMs, 0), min(toMs, newest+2*dayMs)
 }
 

@@ -33,7 +33,6 @@ const (
 const (
 	metaBegun    = "begun" // followed by the byte of a bucket
 	metaClock    = "clock"
-	metaDoubt    = "clock_doubt"
 	metaExpired  = "expired"
 	metaFence    = "fence"
 	metaNewestID = "newest_id"

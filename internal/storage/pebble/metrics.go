@@ -55,7 +55,7 @@ func figures() []figure {
 var (
 	descDisk = prometheus.NewDesc("quern_pebble_disk_bytes", "Bytes that the files in the data directory take on the disk: "+
 		"of data (tables), log, reserve (the ballast file) and other.", []string{"part"}, nil)
-	descDoubt = prometheus.NewDesc("quern_pebble_clock_doubted", "1 while nothing expires because the clock has jumped ahead.", nil, nil)
+	descDoubt = prometheus.NewDesc("quern_pebble_clock_doubted", "1 while nothing is written, ground or expired because the clock is not near the newest time that the store has seen.", nil, nil)
 	descFree  = prometheus.NewDesc("quern_pebble_filesystem_free_bytes", "Bytes that are free on the store's file system.", nil, nil)
 	descSize  = prometheus.NewDesc("quern_pebble_filesystem_size_bytes", "Size of the store's file system.", nil, nil)
 )
@@ -95,7 +95,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	s := <-states
 	doubted := 0.0
-	if c.store.ClockDoubt() != nil {
+	if c.store.ClockRefused() != nil {
 		doubted = 1
 	}
 	ch <- prometheus.MustNewConstMetric(descDoubt, prometheus.GaugeValue, doubted)

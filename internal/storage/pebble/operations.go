@@ -129,6 +129,9 @@ func (s *Store) Heartbeat(ctx context.Context, w storage.Worker, ttl time.Durati
 	if err := s.begin(ctx, "heartbeat"); err != nil {
 		return err
 	}
+	if err := s.CheckFit(ctx); err != nil {
+		return err
+	}
 	s.workers.beat(heartbeat{w, s.clk.Now().Add(ttl).UnixMilli()})
 	return s.sawTime(ctx)
 }
@@ -182,16 +185,16 @@ func (s *Store) Leases(ctx context.Context) ([]storage.Lease, error) {
 // each when its last row is older than the retention. Each table takes one range tombstone; the
 // same batch stores what WholeFrom returns from then on. Expire also removes runs and completed
 // slices older than keepHistory. It removes annotations one by one, when
-// they have expired. It goes by the time that the guard has confirmed. While the clock
-// is doubted it removes nothing.
+// they have expired. It goes by the reading that the clock's gate has let pass. While the gate
+// refuses the clock it removes nothing.
 func (s *Store) Expire(ctx context.Context) error {
 	const op = "expire"
 	if err := s.begin(ctx, op); err != nil {
 		return err
 	}
-	now, err := s.guard.Now()
+	now, err := s.gate.Now()
 	if err != nil {
-		return nil //nolint:nilerr // ClockDoubt says why
+		return nil //nolint:nilerr // ClockRefused says why
 	}
 	if err := s.expireAnnotations(ctx, now.UnixMilli()); err != nil {
 		return fmt.Errorf("%s: %w", op, err)

@@ -108,11 +108,11 @@ type Store struct {
 	newest   atomic.Pointer[blocks.ID]
 	newestMu sync.Mutex
 
-	// guard decides whether the clock is believed. kept is the guard's memory as last stored. It
+	// gate decides whether the clock may be acted on. keptMs is the newest time that it has seen, as last stored. It
 	// changes under clockMu.
-	guard   *clock.Guard
+	gate    *clock.Gate
 	clockMu sync.Mutex
-	kept    atomic.Pointer[clock.Memory]
+	keptMs  atomic.Int64
 
 	errorsMu sync.Mutex
 	// documentsMu is held while the newest version of a document is read and the next one written, annotationsMu
@@ -436,7 +436,7 @@ func (s *Store) completePolicy(o *Options, recorded bool) error {
 // Close waits for the writes under way, syncs the log and closes the store. Memtables
 // are not flushed: the next Open replays the log.
 func (s *Store) Close() error {
-	if _ = s.guard.Check(); s.disk.admit(0) == nil && s.failures.check() == nil {
+	if _ = s.gate.Check(); s.disk.admit(0) == nil && s.failures.check() == nil {
 		if err := s.run("record the time", s.keepTime); err != nil {
 			s.log.Warn("cannot record the time; a clock that jumps is detected by an older record", "err", err)
 		}
@@ -623,7 +623,7 @@ func (s *Store) AddEpoch(ctx context.Context, e blocks.Epoch) error {
 		if err != nil {
 			return err
 		}
-		if err := cmp.Or(unused, s.guard.Behind()); err != nil {
+		if err := cmp.Or(unused, s.mayWrite()); err != nil {
 			return err
 		}
 		settings.Epochs = epochs
@@ -661,7 +661,7 @@ func (s *Store) WholeFrom(b metric.Bucket, nowMs int64) int64 {
 	s.settingsMu.Lock()
 	defer s.settingsMu.Unlock()
 	whole := int64(math.MinInt64)
-	if from := s.settings.Policy.Retention.From(b, nowMs); from != math.MinInt64 && s.guard.Check() == nil {
+	if from := s.settings.Policy.Retention.From(b, nowMs); from != math.MinInt64 && s.gate.Check() == nil {
 		whole = from
 	}
 	if below, ok := s.expired[s.ladder.Name(b)]; ok {

@@ -314,8 +314,4 @@ func (s *suite) annotationsExpire() {
 	s.notes(at(99*24), at(99*24))
 	s.clk.Set(s.clk.Now().Add(-2 * time.Hour)) // what is gone is gone
 	s.notes(everFrom, everTo, short)
-	// A clock that goes back shortens no ttl.
-	require.NoError(s, s.store.PutAnnotations(s.ctx, []storage.Annotation{long}, time.Hour))
-	s.advance(time.Hour - time.Millisecond)
-	s.notes(at(99*24), at(99*24), long)
 }
