@@ -37,7 +37,5 @@ func TestLastWriteWins(t *testing.T) {
 		return new(lastWriteWins).open(t, s, r, clk)
 	}}
 	earlyRuns(t, b)
-	Wander(t, b)
-	t.Run("WeeksAhead", func(t *testing.T) { testWeeksAhead(t, b) })
 	t.Run("EarlyRunStopsAtEveryStep", func(t *testing.T) { testEarlyRunStopsAtEveryStep(t, b) })
 }

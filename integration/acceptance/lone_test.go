@@ -78,22 +78,19 @@ func (l *lone) do(n int, astray bool) {
 		if l.r.IntN(3) == 0 {
 			d = time.Duration(l.r.IntN(20*24)) * time.Hour
 		}
-		confirms := l.r.IntN(3) == 0
-		l.note("off for %s, confirms=%t", d, confirms)
+		l.note("off for %s", d)
 		l.Stop()
 		l.Clock.Set(l.Clock.Now().Add(d))
 		l.right = l.right.Add(d)
 		l.cfg.Unpacked = l.r.IntN(2) == 0 // another version
 		l.start()
-		if confirms {
-			l.ConfirmClock()
-		}
 	case n < 78:
 		d := time.Duration(l.r.IntN(20*60)) * time.Minute
 		l.note("sleeps for %s", d)
 		l.Clock.Jump(d)
 		l.right = l.right.Add(d)
 		_ = l.engine.Ingest.Settle(l.t.Context())
+		_ = l.Store.CheckFit(l.t.Context())
 	case n < 83:
 		l.crashes()
 	case n < 86:
@@ -220,13 +217,20 @@ func (l *lone) astray() {
 	}
 	restarts := l.r.IntN(3) == 0
 	l.note("wrong by %s, restarts=%t {", by, restarts)
+	l.System.astray = true
 	l.sets(by, restarts)
 	for range 1 + l.r.IntN(4) {
 		l.do(l.r.IntN(93), true)
 	}
 	l.Store.Heal()
 	restarts = l.r.IntN(4) == 0
+	l.System.astray = false
 	l.sets(l.right.Sub(l.Clock.Now()), restarts)
+	if err := l.Store.CheckFit(l.t.Context()); err != nil {
+		l.note("accepted: %v", err)
+		l.Stop()
+		l.start()
+	}
 	l.note("right, restarts=%t }", restarts)
 }
 

@@ -36,8 +36,6 @@ func Run(t *testing.T, b Backend) {
 	t.Run("scripts", func(t *testing.T) { runScripts(t, b) })
 	Sweep(t, b)
 	earlyRuns(t, b)
-	Past(t, b)
-	Wander(t, b)
 	for _, c := range []testCase{
 		{"QueryCounts", testQueryCounts},
 		{"LateReads", testLateReads},
@@ -56,20 +54,9 @@ func Run(t *testing.T, b Backend) {
 		{"Litter", testLitter},
 		{"LargeCommit", testLargeCommit},
 		{"ClockBack", testClockBack},
-		{"ClockBackAfterAbort", testClockBackAfterAbort},
-		{"ClockBackBetweenLooks", testClockBackBetweenLooks},
-		{"ClockFarBackBetweenLooks", testClockFarBackBetweenLooks},
 		{"CorrectionAfterRestart", testCorrectionAfterRestart},
 		{"CorrectionAfterMend", testCorrectionAfterMend},
 		{"DeletedAfterMigration", testDeletedAfterMigration},
-		{"ClockLeap", testClockLeap},
-		{"GroundEarly", testGroundEarly},
-		{"GroundEarlyInPart", testGroundEarlyInPart},
-		{"GroundEarlyByAnother", testGroundEarlyByAnother},
-		{"MarksAhead", testMarksAhead},
-		{"MarkAheadGrows", testMarkAheadGrows},
-		{"MarkAheadToCome", testMarkAheadToCome},
-		{"ExpiredAhead", testExpiredAhead},
 		{"RetentionRaised", testRetentionRaised},
 		{"RetentionLowered", testRetentionLowered},
 		{"GraceRaised", testGraceRaised},

@@ -44,7 +44,7 @@ import (
 //	torn                        from now on write row by row; each row is a step
 //	restart                     end the process, or what is left of it, and restart it a second later
 //	down                        end the process; restart starts it again
-//	confirm-clock               tell a store that doubts a jumped clock that the clock is right
+//	accept-clock                restart on the word of an operator that a refused clock is right
 //	cache-delete | cache-damage | cache-off | cache-on
 //	block-size N from=T         add an epoch
 //	check                       compare all tables with the acknowledged samples
@@ -209,8 +209,8 @@ func (s *script) command(out *strings.Builder, cmd string, list []datadriven.Cmd
 		s.sys.Stop()
 	case "restart":
 		s.sys.Restart()
-	case "confirm-clock":
-		s.sys.ConfirmClock()
+	case "accept-clock":
+		s.sys.AcceptClock()
 	case "cache-delete":
 		s.sys.DeleteCache()
 	case "cache-damage":

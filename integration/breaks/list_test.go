@@ -87,7 +87,7 @@ var list = []brk{
 		name: "a store does not keep the newest slice that a run has begun", invariant: 2,
 		file: "internal/storage/pebble/write.go",
 		old:  "err = batch.Set(begunKey(k.Bucket), appendInt(nil, k.StartMs), nil)", new: "err = nil",
-		pkg: "integration/acceptance", test: "TestPebble/WeeksAhead",
+		pkg: "internal/storage/pebble", test: "TestConformanceInMemory/NewestBegunIsKept",
 	},
 	{
 		name: "the newest slice that a run has begun goes back with the clock", invariant: 2,
@@ -128,9 +128,33 @@ var list = []brk{
 	},
 	{
 		name: "a new block size begins by a clock of 1970", invariant: 2,
-		file: "internal/storage/pebble/store.go",
-		old:  "cmp.Or(unused, s.guard.Behind())", new: "cmp.Or(unused)",
+		file: "internal/backend/open.go",
+		old:  "if err := st.CheckFit(ctx); err != nil {", new: "if err := ctx.Err(); err != nil {",
 		pkg: "internal/backend", test: "TestNoBlockSizeByAClockBehind",
+	},
+	{
+		name: "a clock that is far ahead passes", invariant: 2,
+		file: "internal/clock/gate.go",
+		old:  "ahead > mostAhead", new: "ahead > 99*mostAhead",
+		pkg: "integration/acceptance", test: "TestPebble/scripts/clock_ahead",
+	},
+	{
+		name: "rows expire by a clock that is refused", invariant: 2,
+		file: "internal/storage/pebble/operations.go",
+		old:  "\tif err != nil {\n\t\treturn nil //nolint:nilerr // ClockRefused says why", new: "\tif ctx.Err() != nil {\n\t\treturn nil //nolint:nilerr // ClockRefused says why",
+		pkg: "internal/storage/pebble", test: "TestClockRefused",
+	},
+	{
+		name: "what users write goes by a clock that is refused", invariant: 2,
+		file: "internal/storage/pebble/clock.go",
+		old:  "error { return unwritable(s.gate.Confirms(now)) }", new: "error { return nil }",
+		pkg: "internal/app", test: "TestClockRefused",
+	},
+	{
+		name: "a node whose clock differs is outvoted", invariant: 2,
+		file: "internal/storage/cassandra/clock.go",
+		old:  "if len(far) > 0 {", new: "if len(far) > len(found)/2 {",
+		pkg: "internal/storage/cassandra", test: "TestOneWrongClockOfThree",
 	},
 	{
 		name: "a new block size is chosen without a look at what is in use", invariant: 2,
@@ -142,7 +166,7 @@ var list = []brk{
 		name: "what is opened while a look is under way is lost when that look ends", invariant: 2,
 		file: "internal/recovery/recovery.go",
 		old:  "l.added[b] = l.added[b].with(at...)", new: "_ = l",
-		pkg: "internal/recovery", test: "TestOpenedDuringTheFirstLook",
+		pkg: "internal/recovery", test: "TestNoSliceIsForgotten",
 	},
 	{
 		name: "late data is passed on as a chunk beside the one of its slice", invariant: 2,
@@ -338,12 +362,6 @@ var list = []brk{
 		file: "internal/cache/writer.go",
 		old:  "if err := w.lookAt(ctx, s, x); err != nil || x.begun {", new: "if err := ctx.Err(); err != nil {",
 		pkg: "internal/cache", test: "TestLateMarksOverARunAreKept",
-	},
-	{
-		name: "marks ahead of the clock are copied once, those for slices to come never", invariant: 3,
-		file: "internal/cache/marks.go",
-		old:  "!ok || toComeMs <= current.StartMs", new: "!ok || toComeMs < 0",
-		pkg: "integration/acceptance", test: "TestModel/MarkAheadToCome",
 	},
 	{
 		name: "a worker goes by a look from before the beginning", invariant: 3,

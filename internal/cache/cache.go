@@ -20,10 +20,6 @@ package cache
 import (
 	"context"
 	"fmt"
-	"maps"
-	"math"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/quern/quern/internal/blocks"
@@ -65,10 +61,10 @@ func (t Timing) Settled() time.Duration {
 	return maxFlush + 2*storage.Policy{Grace: t.Grace, Delay: t.Delay}.MaxClockSkew()
 }
 
-// Ahead reports whether, at nowMs, the slice begins so much later that only a clock that was ahead
-// has put late marks into it: the clocks of processes that are fit differ by less.
-func (t Timing) Ahead(s metric.Slice, nowMs int64) bool {
-	return s.StartMs > nowMs+t.MostStep().Milliseconds()
+// MostAhead returns how far ahead of one clock the slice may begin into which another process puts late marks, or this one
+// did before its clock was set back.
+func (t Timing) MostAhead() time.Duration {
+	return max(clock.MostStep, 2*storage.Policy{Grace: t.Grace, Delay: t.Delay}.MaxClockSkew())
 }
 
 // MostStep is the largest step back of the clock that a run tolerates. After a smaller step, marks put
@@ -86,16 +82,6 @@ type Cache struct {
 	timing Timing
 	// onLate receives the marks for closed slices; see OnLate.
 	onLate func([]storage.PlacedMark)
-
-	mu sync.Mutex
-	// furthest is, by bucket, the start of the latest slice into which this process has put late
-	// marks.
-	furthest []int64
-	// opened are the slices that this process has opened since the last TakeOpened.
-	opened map[storage.SliceKey]bool
-	// broughtBack are the index partitions ahead of the clock that BringBack has copied. The value is the
-	// start of the first slice whose marks it left out because the slice was to come, or noneLeftOut.
-	broughtBack map[storage.IndexPartition]int64
 }
 
 // New returns the protocol over a store. writer is a random number that tells this writer from
@@ -107,9 +93,6 @@ func New(store storage.Store, clk clock.Clock, writer uint64, timing Timing) *Ca
 	return &Cache{
 		store: store, ladder: s.Ladder, shards: s.IndexPartitions,
 		clk: clk, ids: ids, timing: timing, onLate: func([]storage.PlacedMark) {},
-		furthest:    slices.Repeat([]int64{math.MinInt64}, int(s.Ladder.Top())),
-		opened:      make(map[storage.SliceKey]bool),
-		broughtBack: make(map[storage.IndexPartition]int64),
 	}
 }
 
@@ -136,46 +119,6 @@ func (c *Cache) confirmedMs(ctx context.Context) (int64, error) {
 // marks may have been written, and before their data is acknowledged or the marks that they replace
 // are deleted. OnLate must be called before the cache is used.
 func (c *Cache) OnLate(tell func([]storage.PlacedMark)) { c.onLate = tell }
-
-// placed notes late marks that may have been written.
-func (c *Cache) placed(marks []storage.PlacedMark) {
-	c.mu.Lock()
-	for i := range marks {
-		k := marks[i].Partition.SliceKey
-		c.furthest[k.Bucket] = max(c.furthest[k.Bucket], k.StartMs)
-		delete(c.broughtBack, marks[i].Partition)
-	}
-	c.mu.Unlock()
-	c.onLate(marks)
-}
-
-// Furthest returns the start of the latest slice of a bucket into which this process has put late
-// marks, math.MinInt64 for none. It is ahead of the clock if that was ahead and has gone back.
-func (c *Cache) Furthest(b metric.Bucket) int64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.furthest[b]
-}
-
-// noteOpened notes slices that a write may have opened.
-func (c *Cache) noteOpened(open []storage.SliceKey) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, k := range open {
-		c.opened[k] = true
-	}
-}
-
-// TakeOpened returns the slices that this process has opened for marks since the last call, in no order.
-// They are far behind the clock if that was behind for a moment. Slices around the one that a run grinds are left
-// out: who knows of the latter finds them.
-func (c *Cache) TakeOpened() []storage.SliceKey {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	out := slices.Collect(maps.Keys(c.opened))
-	clear(c.opened)
-	return out
-}
 
 // Timing returns when slices close and when their runs begin.
 func (c *Cache) Timing() Timing { return c.timing }

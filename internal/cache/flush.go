@@ -288,9 +288,8 @@ func (w *Writer) write(ctx context.Context, f *flush) error {
 	}
 	b.Open = slicesOf(b.Marks)
 	err := w.cache.store.Write(ctx, &b)
-	w.cache.noteOpened(b.Open)
 	for _, u := range f.units {
-		w.cache.placed(u.placed)
+		w.cache.onLate(u.placed)
 	}
 	var some *storage.PartsError
 	if !errors.As(err, &some) {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 
 	"github.com/quern/quern/internal/blocks"
@@ -38,15 +37,13 @@ func (c *Cache) Put(ctx context.Context, fence storage.Fence, b metric.Bucket, m
 			return err
 		}
 		placed := c.place(b, current, marks, now)
-		open := []storage.SliceKey{{Bucket: b, StartMs: current.StartMs}}
 		err = c.store.Write(ctx, &storage.Batch{
 			Fence: fence,
-			Open:  open,
+			Open:  []storage.SliceKey{{Bucket: b, StartMs: current.StartMs}},
 			Marks: placed,
 			Parts: slices.Repeat([]storage.Part{{Marks: 1}}, len(placed)),
 		})
-		c.noteOpened(open)
-		c.placed(placed)
+		c.onLate(placed)
 		var some *storage.PartsError
 		if err != nil && !errors.As(err, &some) {
 			return fmt.Errorf("put %d marks into slice %s: %w", len(marks), current, err)
@@ -86,108 +83,6 @@ func without[T any](s []T, at []int) []T {
 		}
 	}
 	return out
-}
-
-// BringBack copies the marks in the index of a future slice into the current slice, whose run does their
-// work sooner. A clock that was ahead has put them there. BringBack leaves out marks for slices after
-// the current one, which are not over yet.
-//
-// It deletes nothing: a writer may extend a mark meanwhile, or rely on it for samples that come later. The
-// run of the slice does the work once more. So BringBack does no harm if this process's clock is the wrong
-// one.
-//
-// A process copies an index partition once, and again when it has put more marks there, or when the current
-// slice has come to one whose marks it has left out.
-func (c *Cache) BringBack(ctx context.Context, k storage.SliceKey) error {
-	s := c.ladder.SliceAt(k.Bucket, k.StartMs)
-	now := clock.NowMs(c.clk)
-	if !c.timing.Ahead(s, now) {
-		return nil
-	}
-	left := c.notBroughtBack(k, c.ladder.SliceAt(k.Bucket, now))
-	if len(left) == 0 {
-		return nil
-	}
-	if err := c.store.CheckFit(ctx); err != nil { // if this clock is behind, the slice may be the current one
-		return fmt.Errorf("the clock is not confirmed: %w", err)
-	}
-	now = clock.NowMs(c.clk)
-	current, err := c.current(k.Bucket, now, func(s metric.Slice) (bool, error) { return c.begun(ctx, k.Bucket, s) })
-	if err != nil || current.StartMs >= s.StartMs || !c.timing.Ahead(s, now) {
-		return err
-	}
-	for _, p := range left {
-		c.bringsBack(p) // before the read: a mark put from now on undoes it
-		toCome, err := c.copyMarks(ctx, p, current)
-		c.hasBroughtBack(p, toCome, err)
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// noneLeftOut says that no mark was left out because its slice was to come.
-const noneLeftOut = math.MaxInt64
-
-// copyMarks copies an index partition for BringBack. It returns the start of the first slice after the current
-// one for which there are marks.
-func (c *Cache) copyMarks(ctx context.Context, p storage.IndexPartition, current metric.Slice) (toComeMs int64, err error) {
-	toComeMs = noneLeftOut
-	var found []storage.Mark
-	for m, err := range c.store.Marks(ctx, p) {
-		if err != nil {
-			return 0, fmt.Errorf("read the index of slice %d, shard %d: %w", p.StartMs, p.Shard, err)
-		}
-		if m.Damaged {
-			continue
-		}
-		if s := c.ladder.SliceAt(p.Bucket, m.TimeMs); s.StartMs > current.StartMs {
-			toComeMs = min(toComeMs, s.StartMs)
-			continue
-		}
-		m.ID, m.DueMs = blocks.ID{}, 0
-		if found = append(found, m); len(found) == maxMarksPerWork {
-			if err := c.Put(ctx, 0, p.Bucket, found); err != nil {
-				return 0, err
-			}
-			found = nil
-		}
-	}
-	return toComeMs, c.Put(ctx, 0, p.Bucket, found)
-}
-
-// notBroughtBack returns the index partitions of slice k that BringBack has not copied as far as it could at the
-// time of the current slice.
-func (c *Cache) notBroughtBack(k storage.SliceKey, current metric.Slice) (left []storage.IndexPartition) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for shard := range c.shards {
-		p := storage.IndexPartition{SliceKey: k, Shard: shard}
-		if toComeMs, ok := c.broughtBack[p]; !ok || toComeMs <= current.StartMs {
-			left = append(left, p)
-		}
-	}
-	return left
-}
-
-// bringsBack notes that BringBack is about to copy a partition.
-func (c *Cache) bringsBack(p storage.IndexPartition) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.broughtBack[p] = noneLeftOut
-}
-
-// hasBroughtBack notes what copyMarks has returned, unless marks were put there meanwhile.
-func (c *Cache) hasBroughtBack(p storage.IndexPartition, toComeMs int64, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if _, ok := c.broughtBack[p]; ok {
-		c.broughtBack[p] = toComeMs
-	}
-	if err != nil {
-		delete(c.broughtBack, p)
-	}
 }
 
 // takeBack deletes marks from slices that are over, whose run may miss them. The caller must

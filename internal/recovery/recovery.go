@@ -42,9 +42,9 @@ type Recovery struct {
 	search   []spans
 	lookedMs int64
 	// searchToMs is, by bucket, the time from which on no slice is outstanding until the clock gets
-	// there. It lies ahead if a clock that was ahead has opened slices after the present.
+	// there. After the first look it lies ahead of the clock if an earlier process, whose clock was ahead, has opened slices there.
 	searchToMs []int64
-	// looks are the looks under way. Each notes what is added to search and searchToMs meanwhile.
+	// looks are the looks under way. Each notes what is added to search meanwhile.
 	looks map[*look]struct{}
 	// unread are the gaps of the last look. Until retryAt, by the clock's Elapsed, looks do not try
 	// to read them.
@@ -84,10 +84,8 @@ type look struct {
 	search     []spans
 	searchToMs []int64
 	skipped    []storage.Gap
-	// added and addedToMs are what was added since the look began, by bucket: it may have read these
-	// times before.
-	added     []spans
-	addedToMs []int64
+	// added is what was added since the look began, by bucket: it may have read these times before.
+	added []spans
 }
 
 // Outstanding returns all slices that were opened and not completed, also future ones, in the order in
@@ -107,7 +105,7 @@ func (r *Recovery) Outstanding(ctx context.Context) ([]storage.SliceKey, error) 
 			// A run opens slices only around the slice that it grinds.
 			next[b] = next[b].with(r.around(b, next[b-1])...)
 		}
-		toMs := max(l.nowMs, l.searchToMs[b]-1, r.cache.Furthest(b)) + 1
+		toMs := max(l.nowMs+r.cache.Timing().MostAhead().Milliseconds(), l.searchToMs[b]-1) + 1
 		missing := spans{}
 		for _, g := range l.skipped {
 			if g.Bucket == b {
@@ -196,30 +194,18 @@ func (r *Recovery) widen(b metric.Bucket, at spans) {
 	}
 }
 
-// extend moves searchToMs ahead.
-func (r *Recovery) extend(b metric.Bucket, toMs int64) {
-	r.searchToMs[b] = max(r.searchToMs[b], toMs)
-	for l := range r.looks {
-		l.addedToMs[b] = max(l.addedToMs[b], toMs)
-	}
-}
-
-// begin begins a look. If the clock went back, slices may have been opened at the earlier time since,
-// and after the present before that.
+// begin begins a look. If the clock went back, slices may be opened at the earlier time from now on. A look may go by a clock
+// that the store refuses, since reads do, so the step may be large.
 func (r *Recovery) begin() *look {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	l := &look{nowMs: clock.NowMs(r.clk), added: make([]spans, len(r.search)), addedToMs: make([]int64, len(r.search))}
+	l := &look{nowMs: clock.NowMs(r.clk), added: make([]spans, len(r.search))}
 	if l.nowMs < r.lookedMs {
 		for b, o := range r.openable(l.nowMs) {
 			r.widen(metric.Bucket(b), o)
-			r.extend(metric.Bucket(b), math.MaxInt64)
 		}
 	}
 	r.lookedMs = l.nowMs
-	for _, k := range r.cache.TakeOpened() { // the clock may have been further back for a moment between two looks
-		r.add(k)
-	}
 	r.looks[l] = struct{}{}
 	l.search, l.searchToMs = slices.Clone(r.search), slices.Clone(r.searchToMs)
 	if elapsed := r.clk.Elapsed(); elapsed < r.retryAt {
@@ -247,31 +233,11 @@ func (r *Recovery) looked(l *look, next []spans, nextToMs []int64, gaps []storag
 	defer r.mu.Unlock()
 	for b := range r.search {
 		r.search[b] = r.search[b].in(next[b].with(l.added[b]...))
-		r.searchToMs[b] = min(r.searchToMs[b], max(nextToMs[b], l.addedToMs[b]))
+		r.searchToMs[b] = min(r.searchToMs[b], nextToMs[b])
 	}
 	if r.unread = gaps; len(gaps) > len(l.skipped) {
 		r.retryAt = r.clk.Elapsed() + unreadFor
 	}
-}
-
-// BringBack copies marks that a clock that was ahead has put into future slices to the current one; see
-// cache.BringBack. Otherwise their work waits until the clock gets there, and its input might expire before.
-// It goes by the last look.
-func (r *Recovery) BringBack(ctx context.Context) error {
-	seen := r.seen.Load()
-	if seen == nil {
-		return nil
-	}
-	var failed error
-	for _, k := range *seen {
-		if err := r.cache.BringBack(ctx, k); err != nil {
-			failed = fmt.Errorf("bring back the marks of %s slice %s, which has not begun: %w", r.ladder.Name(k.Bucket), r.slice(k), err)
-			if storage.IsAway(err) || errors.Is(err, storage.ErrSettings) || ctx.Err() != nil {
-				return failed
-			}
-		}
-	}
-	return failed
 }
 
 const (
@@ -281,9 +247,9 @@ const (
 	surveyAgain = time.Hour
 )
 
-// survey looks for open slices at all times, once a day. It finds those that another process has opened
-// while its clock was behind or ahead for a moment, between two looks of this one. What it cannot read makes
-// no gap: what was known of it before still holds.
+// survey looks for open slices at all times, once a day. A write that failed may come to light days later, by a hint or a
+// repair of a cluster (ADR 27), and the slice that it opens then lies behind all looks. What the survey cannot read makes no gap:
+// what was known of it before still holds.
 func (r *Recovery) survey(ctx context.Context) {
 	r.mu.Lock()
 	due := r.clk.Elapsed() >= r.surveyAt
@@ -302,7 +268,6 @@ func (r *Recovery) survey(ctx context.Context) {
 				continue
 			}
 			r.add(s.SliceKey)
-			r.extend(b, s.StartMs+1)
 		}
 		if err != nil {
 			r.surveyAt = r.clk.Elapsed() + surveyAgain

@@ -1,7 +1,6 @@
 package recovery_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -197,13 +196,13 @@ func TestClockGoesBack(t *testing.T) {
 	w.look(3 + 1)
 }
 
-// What another process opened by a clock that was wrong for a moment, between two looks, is found within a day. What is
-// out of reach then makes no gap, since it was known to be complete, and is tried again after an hour.
-func TestOpenedBehindTheLooksOfAnother(t *testing.T) {
+// A slice of a failed write that comes to light behind the looks is found within a day. What is out of reach then makes no
+// gap, since it was known to be complete, and is tried again after an hour.
+func TestOpenedBehindTheLooks(t *testing.T) {
 	w := newWorld(t)
 	w.look(0)
-	behind, further, ahead := slice(0, 50), slice(0, 40*24), slice(0, -60)
-	w.open(behind, further, ahead)
+	behind, further := slice(0, 50), slice(0, 40*24)
+	w.open(behind, further)
 	w.clk.Set(w.clk.Now().Add(24*time.Hour - time.Second))
 	require.Empty(t, w.run(false))
 
@@ -212,7 +211,7 @@ func TestOpenedBehindTheLooksOfAnother(t *testing.T) {
 	w.open(recent)
 	w.clk.Set(w.clk.Now().Add(time.Second))
 	require.Equal(t, []storage.SliceKey{recent}, w.run(false))
-	w.look(0, ahead)
+	w.look(0)
 	w.Heal()
 	w.clk.Set(w.clk.Now().Add(time.Hour - time.Second))
 	require.Empty(t, w.run(false))
@@ -225,83 +224,23 @@ func TestOpenedBehindTheLooksOfAnother(t *testing.T) {
 	for _, a := range w.Asked() {
 		require.NotEqual(t, int64(math.MinInt64), a.FromMs, "a look at all days")
 	}
-	w.look(0, ahead)
+	w.look(0)
 }
 
-// A slice that is opened while the first look is under way is not lost when that look ends: it has read the times
-// before the slice was opened, and another look that began later has found it.
-func TestOpenedDuringTheFirstLook(t *testing.T) {
-	for name, inside := range map[string]func(w *world){
-		"another look":  func(w *world) { _, err := w.r.Outstanding(t.Context()); require.NoError(t, err) },
-		"no other look": func(*world) {},
-		"another look fails": func(w *world) {
-			ctx, cancel := context.WithCancel(t.Context())
-			cancel()
-			_, err := w.r.Outstanding(ctx)
-			require.ErrorIs(t, err, context.Canceled)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			var old storage.SliceKey
-			once := true
-			w.During(func() {
-				if !once {
-					return
-				}
-				once = false
-				back := 900 * time.Hour
-				w.clk.Jump(-back)
-				old = storage.SliceKey{StartMs: w.clk.Now().Truncate(time.Hour).UnixMilli()}
-				require.NoError(t, w.c.Put(t.Context(), 0, metric.Raw, []storage.Mark{{Start: 4, TimeMs: old.StartMs - 1, Kind: storage.MarkLate}}))
-				w.clk.Jump(back)
-				inside(w)
-			})
-			_, err := w.r.Outstanding(t.Context())
-			require.NoError(t, err)
-			w.During(nil)
-			for range 3 {
-				w.look(0, old)
-			}
-		})
-	}
-}
-
-// What this process opened by such a clock is found by the next look, also if another one begins before and ends after
-// that.
-func TestOpenedBehindTheLooks(t *testing.T) {
+// Late marks go into slices a minute ahead if the clock of another process is ahead, or this one was set back, and queries
+// must know them. What an earlier process left further ahead is found by the first look, and known until the clock gets there.
+func TestOpenedAhead(t *testing.T) {
 	w := newWorld(t)
-	w.look(0)
-	put := func(hours int) storage.SliceKey {
-		t.Helper()
-		back := time.Duration(hours) * time.Hour
-		w.clk.Jump(-back)
-		defer w.clk.Jump(back)
-		k := storage.SliceKey{StartMs: w.clk.Now().Truncate(time.Hour).UnixMilli()}
-		require.NoError(t, w.c.Put(t.Context(), 0, metric.Raw, []storage.Mark{{Start: 4, TimeMs: k.StartMs - 1, Kind: storage.MarkLate}}))
-		return k
-	}
-	young := put(50)
-	w.look(0, young)
-	once := true
-	var old storage.SliceKey
-	w.During(func() {
-		if once {
-			once = false
-			old = put(900)
-			w.look(0, old, young)
-		}
-	})
-	_, err := w.r.Outstanding(t.Context())
-	require.NoError(t, err)
-	w.During(nil)
-	w.look(0, old, young)
-	around := slice(1, 42) // the run of the younger slice opens it
-	require.True(t, metric.DefaultLadder().SliceAt(1, around.StartMs).Contains(young.StartMs))
-	w.open(around)
-	require.Equal(t, []storage.SliceKey{old, young, around}, w.run(false))
-	w.look(0)
-	require.Len(t, w.asks(), 1, "no more than before")
+	w.clk.Set(friday.Add(12*time.Hour + 59*time.Minute))
+	soon, later := slice(0, -13), slice(0, -33)
+	w.open(later)
+	w.look(0, later)
+	w.open(soon)
+	w.look(0, soon, later)
+	require.Empty(t, w.run(false))
+	w.clk.Set(friday.Add(14*time.Hour + 2*time.Minute))
+	require.Equal(t, []storage.SliceKey{soon}, w.run(false))
+	w.look(0, later)
 }
 
 // TestNoSliceIsForgotten: whatever is out of reach and when, and however clocks go and looks overlap,
@@ -351,7 +290,7 @@ func TestNoSliceIsForgotten(t *testing.T) {
 					if rnd.IntN(3) == 0 {
 						w.restart()
 					}
-				case 6: // another process opens a slice by a clock that is behind for a moment; it is found in the end
+				case 6: // a failed write comes to light, and is found in the end
 					w.open(storage.SliceKey{StartMs: ladder.SliceAt(metric.Raw, now.Add(-time.Duration(rnd.IntN(40*24))*time.Hour).UnixMilli()).StartMs})
 				default: // a run
 					k, ok, err := w.r.NextDue(t.Context(), nil)

@@ -133,10 +133,6 @@ func (r *Runner) RunDue(ctx context.Context) (int, error) {
 		if err != nil && !errors.As(err, &unread) {
 			return n, errors.Join(set.err(), err)
 		}
-		// If the clock is refused, heartbeats say so.
-		if err := r.recovery.BringBack(ctx); err != nil && !errors.Is(err, storage.ErrSettings) {
-			r.opts.Logger.Warn("marks ahead of the clock stay where they are until the next pass", "err", err)
-		}
 		if !due {
 			set = set.only(r.recovery.Seen)
 			r.progress.skip(set, began, r.recovery.Order)

@@ -517,8 +517,7 @@ type Store interface {
 	NewestID() blocks.ID
 	// AddEpoch appends an epoch by compare-and-set. It returns ErrConflict when another process has
 	// added an epoch since Settings was read, and ErrRefused when the epoch begins at or before
-	// NewestUsed: it would cut blocks that have data. A store that checks the clock by itself also
-	// refuses while the clock is behind what the store has seen.
+	// NewestUsed: it would cut blocks that have data.
 	AddEpoch(ctx context.Context, e blocks.Epoch) error
 	// Expire removes rows older than their retention, by whole partitions: a row may stay up to one
 	// partition longer. The store reads its clock itself, so that it acts on the same time that it
@@ -527,11 +526,11 @@ type Store interface {
 	// CheckFit returns nil when this process may act on its clock and policy: accept reports, and
 	// delete what has expired according to WholeFrom. It returns ErrSettings when the clock is too
 	// far from the store's own clock, where the store has one, or when another process has changed
-	// the policy. A store without a clock checks this process's clock by itself. While it doubts
-	// the clock, it expires nothing and WholeFrom does not go by the clock.
+	// the policy. A store without a clock compares this process's clock with the newest time that it has seen
+	// (clock.Gate). While it refuses the clock, it expires nothing and WholeFrom does not go by the clock.
 	CheckFit(ctx context.Context) error
-	// Confirms returns nil if ids and times may go by now, a reading of this process's clock. On a cluster the clock
-	// was compared with the servers', and was not set since; if it was, Confirms compares it anew. The error wraps
+	// Confirms returns nil if ids and times may go by now, a reading of this process's clock. On one machine its gate lets it
+	// pass. On a cluster the clock was compared with the servers', and was not set since; if it was, Confirms compares it anew. The error wraps
 	// ErrUnavailable.
 	Confirms(ctx context.Context, now clock.Reading) error
 	// Close makes what was written durable and closes the store. It is called once, after every

@@ -23,7 +23,6 @@
 package pebble
 
 import (
-	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -623,8 +622,8 @@ func (s *Store) AddEpoch(ctx context.Context, e blocks.Epoch) error {
 		if err != nil {
 			return err
 		}
-		if err := cmp.Or(unused, s.mayWrite()); err != nil {
-			return err
+		if unused != nil {
+			return unused
 		}
 		settings.Epochs = epochs
 		return s.replaceSettings(&settings)
