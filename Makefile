@@ -51,7 +51,7 @@ test-cluster: ## Kill, slow down and refuse clusters of three nodes
 	$(TIERS) cluster
 
 .PHONY: test-stores
-test-stores: ## Test the store and its server over Cassandra's own time, tombstones and copies
+test-stores: ## Test the store over Cassandra's own time and tombstones
 	$(TIERS) stores
 
 .PHONY: test-serve
@@ -59,11 +59,11 @@ test-serve: ## Test the programs on one machine: kills, full disks, wrong clocks
 	$(TIERS) serve
 
 .PHONY: test-page
-test-page: ## Test every view of the page in Chromium, and that it is built from web/
+test-page: ## Walk through every view of the page in Chromium, and test that it is built from web/
 	$(TIERS) page
 
 .PHONY: test-programs
-test-programs: ## Take data from programs of others, from Debian packages
+test-programs: ## Take data from Prometheus, from Debian's package
 	$(TIERS) programs
 
 .PHONY: test-rhq

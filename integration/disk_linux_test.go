@@ -9,73 +9,10 @@ import (
 	"strconv"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/quern/quern/integration/oracle"
-	"github.com/quern/quern/integration/process"
 )
-
-// TestFullDisk fills the server's file system to the last byte and frees it again.
-func TestFullDisk(t *testing.T) {
-	t.Parallel()
-	d := smallDisk(t, 48)
-	if d == nil {
-		t.Skip("no small file system on this machine")
-	}
-	p := d.serve(t)
-	p.Ready()
-
-	var sent oracle.Oracle
-	next := func() (process.Reply, error) {
-		// The times differ, so that each is a sample of its own.
-		batch := []process.Sample{{
-			Source: "a", Metric: "it_x",
-			Ms: time.Now().UnixMilli() - 60_000 + int64(sent.Len()), Value: float64(sent.Len()),
-		}}
-		return sent.Report(t.Context(), p, batch)
-	}
-	_, err := next()
-	require.NoError(t, err)
-
-	filler := d.filler()
-	fill(t, filler)
-	r, err := next()
-	require.ErrorContains(t, err, "disk full")
-	assert.Equal(t, 503, r.Code)
-	seconds, err := strconv.Atoi(r.Header.Get("Retry-After"))
-	require.NoError(t, err)
-	assert.Positive(t, seconds)
-	for range 20 { // it stays that way, and nothing breaks
-		r, err = next()
-		require.Error(t, err)
-		require.Equal(t, 503, r.Code)
-	}
-	require.NoError(t, sent.Raw(p), "reading goes on")
-	r, err = p.Get("/-/healthy", nil)
-	require.NoError(t, err)
-	assert.Equal(t, 200, r.Code)
-
-	require.NoError(t, os.Remove(filler))
-	process.Eventually(t, "a report to be taken again", func() error {
-		_, err := next()
-		return err
-	})
-	require.NoError(t, sent.Raw(p))
-
-	// A server that was killed on a full disk works again as soon as there is room.
-	fill(t, filler)
-	p.Kill()
-	p = d.goOn(t, d.serve(t))
-	require.NoError(t, sent.Raw(p))
-	process.Eventually(t, "a report to be taken again", func() error {
-		_, err := next()
-		return err
-	})
-	p.Stop()
-}
 
 // fill writes until no byte is free.
 func fill(t *testing.T, path string) {

@@ -11,14 +11,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/quern/quern/integration/oracle"
 	"github.com/quern/quern/integration/process"
 )
 
@@ -86,68 +84,6 @@ func TestFirstContact(t *testing.T) {
 	require.NoError(t, err)
 	assert.Contains(t, string(r.Body), "/api/v1/reports")
 	p.Stop()
-}
-
-// TestLadderOfSeconds lasts a few days of four seconds each, with counters that restart and reports
-// that come late.
-func TestLadderOfSeconds(t *testing.T) {
-	t.Parallel()
-	p := serve(t, t.TempDir(), seconds...)
-	var sent oracle.Oracle
-	begin := time.Now()
-	tick := time.NewTicker(40 * time.Millisecond)
-	defer tick.Stop()
-	for i := 0; time.Since(begin) < 5*time.Second; i++ {
-		ms := time.Now().UnixMilli()
-		batch := []process.Sample{
-			{Source: "a", Metric: "it_count_total", Ms: ms, Value: float64(i % 30)},
-			{Source: "a", Metric: "it_level", Ms: ms, Value: -float64(i*i%17) - 1},
-			{Source: "a", Metric: "it_level_late", Ms: ms - 3000, Value: float64(i)},
-		}
-		_, err := sent.Report(t.Context(), p, batch)
-		require.NoError(t, err)
-		if i%2 == 0 {
-			other := []process.Sample{{Source: "b", Metric: "it_level", Ms: ms, Value: float64(i) / 8}}
-			_, err := sent.Report(t.Context(), p, other)
-			require.NoError(t, err)
-		}
-		<-tick.C
-	}
-	process.Eventually(t, "roll-ups", func() error { return sent.Check(p) })
-	st, err := p.Status()
-	require.NoError(t, err)
-	assert.Empty(t, st.Errors)
-	p.Stop()
-}
-
-// TestDrain: requests under way at SIGTERM are answered, and their samples durable.
-func TestDrain(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	// The window is long enough for the signal to come while the report waits.
-	p := serve(t, dir, "--group-commit", "2s")
-	want := []process.Sample{{Source: "a", Metric: "it_x", Ms: time.Now().UnixMilli(), Value: 1}}
-	answer := make(chan error, 1)
-	go func() {
-		_, err := p.Report(t.Context(), want)
-		answer <- err
-	}()
-	process.Eventually(t, "the report to wait", func() error {
-		r, err := p.Get("/metrics", nil)
-		if err == nil && !strings.Contains(string(r.Body), "quern_ingest_samples_pending 1\n") {
-			err = fmt.Errorf("nothing is pending")
-		}
-		return err
-	})
-	p.Signal(syscall.SIGTERM)
-	assert.Equal(t, 0, p.ExitCode())
-	assert.NoError(t, <-answer)
-	assert.Contains(t, p.Stderr.String(), "draining")
-
-	p = serve(t, dir)
-	got, err := p.Export(process.OfTests, time.Hour)
-	require.NoError(t, err)
-	assert.Equal(t, want, got)
 }
 
 // TestSecondSignal: an operator who cannot wait for a drain need not.
@@ -256,66 +192,6 @@ func TestRefusals(t *testing.T) {
 	}
 	assert.NoDirExists(t, filepath.Join(dir, "new"), "made before the port was tried")
 	running.Stop()
-}
-
-// TestBlockSize changes PBS over a restart, and continues through the change.
-func TestBlockSize(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	args := append(slices.Clone(seconds), "--future-limit", "1s")
-	var sent oracle.Oracle
-	send := func(p *process.Process) {
-		t.Helper()
-		ms := time.Now().UnixMilli()
-		var batch []process.Sample
-		for i := range 20 {
-			batch = append(batch, process.Sample{Source: "a", Metric: fmt.Sprintf("it_%02d", i), Ms: ms, Value: float64(i) + float64(ms%1000)})
-		}
-		_, err := sent.Report(t.Context(), p, batch)
-		require.NoError(t, err)
-	}
-	p := serve(t, dir, args...)
-	send(p)
-	p.Stop()
-
-	p = serve(t, dir, append(args, "--block-size", "8")...)
-	change := p.Wrote(`msg="block size will change" from=128 to=8 at=(\S+)`)
-	at, err := time.Parse(time.RFC3339, change[1])
-	require.NoError(t, err)
-	assert.Greater(t, at, time.Now().Add(-time.Second), "not in the past")
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for time.Now().Before(at.Add(1500 * time.Millisecond)) {
-		send(p)
-		<-tick.C
-	}
-	require.NoError(t, sent.Raw(p))
-	process.Eventually(t, "roll-ups", func() error { return sent.Check(p) })
-	p.Stop()
-
-	// The same size again is no change.
-	p = serve(t, dir, append(args, "--block-size", "8")...)
-	assert.NotContains(t, p.Stderr.String(), "block size will change")
-	require.NoError(t, sent.Check(p))
-	p.Stop()
-}
-
-// TestConfigFile sets the same options from a file and the environment.
-func TestConfigFile(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	path := filepath.Join(dir, "quern.yaml")
-	require.NoError(t, os.WriteFile(path, fmt.Appendf(nil,
-		"listen: 127.0.0.1:0\ndata-dir: %s\nhost-metrics: false\nlog-format: json\n", filepath.Join(dir, "data")), 0o600))
-	p := start(t, "serve", "--config", path, "--log-format", "text")
-	p.Ready()
-	assert.DirExists(t, filepath.Join(dir, "data"))
-	p.Stop()
-
-	require.NoError(t, os.WriteFile(path, []byte("listen: 127.0.0.1:0\n\nblocksize: 8\n"), 0o600))
-	p = start(t, "serve", "--config", path)
-	assert.Equal(t, 2, p.ExitCode())
-	assert.Contains(t, p.Stderr.String(), `line 3: unknown option "blocksize"`)
 }
 
 // TestCompletionInBash runs completion in bash itself, as after `source <(quern completion bash)`.

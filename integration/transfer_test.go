@@ -147,34 +147,3 @@ func readExport(t *testing.T, path string) []string {
 	slices.Sort(lines)
 	return lines
 }
-
-// TestImportOfWhatIsRefused: valid lines are imported, and the exit code and the messages name the
-// others.
-func TestImportOfWhatIsRefused(t *testing.T) {
-	t.Parallel()
-	p := serve(t, t.TempDir())
-	now := time.Now().UnixMilli()
-	old := now - (30 * 24 * time.Hour).Milliseconds()
-	file := filepath.Join(t.TempDir(), "mixed.ndjson")
-	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, `{"metric":{"__name__":"it_a","source":"a"},"values":[1,2],"timestamps":[%d,%d]}
-{"metric":{"__name__":"it_a","source":"a"},"values":[1,2,3],"timestamps":[%d,%d,%d]}
-{"metric":{"__name__":"it_a","source":"a"},"values":[1,2],"timestamps":[1]}
-{"metric":{"__name__":"it_b","source":"a"},"values":[1],"timestamps":[%d]}
-`, now-1, now, old, old+1, old+2, now), 0o600))
-	im := start(t, "import", "--url", p.URL, file)
-	assert.Equal(t, 1, im.ExitCode())
-	said := im.Stdout.String()
-	assert.Contains(t, said, file+":2: 3 rejected, too_old: ")
-	assert.Contains(t, said, file+":3: malformed: ")
-	assert.Contains(t, said, "there are 2 values and 1 timestamps")
-	assert.True(t, strings.HasSuffix(said, "\n3 samples accepted, 3 rejected (3 too_old); 4 lines, 1 malformed\n"), said)
-	assert.Contains(t, im.Stderr.String(), "3 samples and 1 malformed line were not imported; all the rest was")
-	got, err := p.Export(process.OfTests, time.Hour)
-	require.NoError(t, err)
-	assert.Len(t, got, 3)
-	p.Stop()
-
-	im = start(t, "import", "--url", p.URL, "--give-up", "0", file)
-	assert.Equal(t, 1, im.ExitCode())
-	assert.Contains(t, im.Stderr.String(), "gave up: the server is unavailable")
-}

@@ -22,6 +22,12 @@ import (
 // programs are the programs under test.
 var programs *process.Programs
 
+// A ladder on which a day takes 16 seconds.
+var (
+	ladder = []time.Duration{4 * time.Second, 8 * time.Second, 16 * time.Second}
+	timing = []string{"--aggregation-delay", "2s", "--late-grace", "1s"}
+)
+
 func TestMain(m *testing.M) {
 	os.Exit(process.Tests{M: cassandratest.Stopping(m), Use: func(p *process.Programs) { programs = p }}.Run())
 }
@@ -167,4 +173,10 @@ func running(t *testing.T, ps ...*process.Process) {
 		default:
 		}
 	}
+}
+
+// serve starts one process that does everything.
+func (pl place) serve(t *testing.T, args ...string) *process.Process {
+	t.Helper()
+	return pl.quern(t, append([]string{"serve", "--store", "cassandra", "--host-metrics=false", "--listen", "127.0.0.1:0"}, args...)...)
 }

@@ -152,13 +152,3 @@ func (p *Process) Status() (wire.Status, error) {
 	}
 	return st, json.Unmarshal(r.Body, &st)
 }
-
-// AwaitStatus retries until the server answers.
-func (p *Process) AwaitStatus() (st wire.Status) {
-	p.t.Helper()
-	Eventually(p.t, "the aggregation status", func() (err error) {
-		st, err = p.Status()
-		return err
-	})
-	return st
-}

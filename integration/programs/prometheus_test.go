@@ -4,10 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"net/url"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 
@@ -26,7 +24,6 @@ import (
 var (
 	nodeExporter = debian.Program{Package: "prometheus-node-exporter", Path: "/usr/bin/prometheus-node-exporter"}
 	prometheus   = debian.Program{Package: "prometheus", Path: "/usr/bin/prometheus"}
-	vmagent      = debian.Program{Package: "victoria-metrics", Path: "/usr/bin/vmagent", Needs: []string{"libzstd1"}}
 )
 
 // scrapes is the number of scrapes, one a second.
@@ -155,60 +152,6 @@ func TestPrometheus(t *testing.T) {
 	front.keep(t, "prometheus-2.42.snappy", func(r request) bool { return len(writeRequest(t, r).Timeseries) > 0 })
 	front.keep(t, "prometheus-2.42-metadata.snappy", func(r request) bool { return len(writeRequest(t, r).Metadata) > 0 })
 	prom.Stop()
-	ground(t, p)
-}
-
-// TestVMAgent makes vmagent scrape a node exporter, and pass on what others write to it. Debian's
-// version speaks only Prometheus' protocol.
-func TestVMAgent(t *testing.T) {
-	t.Parallel()
-	p := serve(t)
-	front := record(t, p)
-	node := exporter(t)
-
-	dir := t.TempDir()
-	file := filepath.Join(dir, "scrape.yml")
-	write(t, file, scrape(node))
-	listen := address(t)
-	agent := start(t, vmagent, "-httpListenAddr="+listen, "-promscrape.config="+file, "-remoteWrite.tmpDataPath="+dir,
-		"-remoteWrite.url="+front.URL+"/api/v1/write", "-loggerLevel=WARN")
-	at := "http://" + listen
-
-	process.Eventually(t, "scrapes", func() error {
-		n, err := counted(t, at, "vm_promscrape_scrapes_total")
-		if err == nil && n < scrapes {
-			err = fmt.Errorf("%v", n)
-		}
-		return err
-	})
-	lines := "it_passed_on,host=a value=1\n"
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, at+"/write", strings.NewReader(lines))
-	require.NoError(t, err)
-	resp, err := process.Client.Do(req)
-	require.NoError(t, err)
-	require.NoError(t, resp.Body.Close())
-	require.Equal(t, http.StatusNoContent, resp.StatusCode)
-
-	write(t, file, scrape(""))
-	agent.Signal(syscall.SIGHUP)
-	process.Eventually(t, "the end of scraping", func() error {
-		n, err := counted(t, at, "vm_promscrape_targets")
-		if err == nil && n > 0 {
-			err = errors.New("there are still targets")
-		}
-		return err
-	})
-	stored := storedAll(t, p, func() (int, error) {
-		n, err := counted(t, at, "vmagent_remotewrite_rows_pushed_after_relabel_total")
-		return int(n), err
-	})
-	lost, err := counted(t, at, "vmagent_remotewrite_packets_dropped_total", "vmagent_remotewrite_retries_count_total")
-	require.NoError(t, err)
-	assert.Zero(t, lost)
-	requireSame(t, front.remoteWritten(t), stored)
-
-	front.keep(t, "vmagent-1.79.snappy", func(r request) bool { return len(writeRequest(t, r).Timeseries) > 1 })
-	agent.Stop()
 	ground(t, p)
 }
 

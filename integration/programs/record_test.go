@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -105,35 +104,4 @@ func (r *recorder) keep(t *testing.T, name string, good func(request) bool) {
 		require.NoError(t, os.WriteFile(filepath.Join(*recordTo, name), least.body, 0o600))
 		t.Log(name, fmt.Sprint(least.header))
 	}
-}
-
-// tap listens in place of a line-based server, passes the lines on, and records them. It ends with
-// the test.
-func tap(t *testing.T, to string) (address string, said *process.Output) {
-	t.Helper()
-	said = &process.Output{}
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	var all sync.WaitGroup
-	t.Cleanup(all.Wait)
-	t.Cleanup(func() { assert.NoError(t, l.Close()) })
-	all.Go(func() {
-		for {
-			from, err := l.Accept()
-			if err != nil {
-				return // it is closed
-			}
-			all.Go(func() {
-				defer from.Close()
-				on, err := new(net.Dialer).DialContext(t.Context(), "tcp", to)
-				if !assert.NoError(t, err) {
-					return
-				}
-				defer on.Close()
-				_, err = io.Copy(on, io.TeeReader(from, said))
-				assert.NoError(t, err)
-			})
-		}
-	})
-	return l.Addr().String(), said
 }

@@ -33,7 +33,7 @@ func TestHistory(t *testing.T) {
 }
 
 func TestAcceptance(t *testing.T) {
-	acceptance.Run(t, acceptance.Backend{Open: openAny, Stride: 83, Histories: 1, ManyWriters: true})
+	acceptance.Run(t, acceptance.Backend{Open: openAny, Stride: 83, ManyWriters: true})
 }
 
 // openAny is openAt in any keyspace.

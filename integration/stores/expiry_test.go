@@ -1,7 +1,6 @@
 package stores
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
@@ -42,71 +41,6 @@ func TestLeaseEnds(t *testing.T) {
 	require.Equal(t, []storage.Lease{second}, leases)
 	_, err = store.AcquireShard(t.Context(), 1, "gone", time.Minute)
 	require.ErrorIs(t, err, storage.ErrConflict, "it has come back, and is late")
-}
-
-// TestLeaseIsRenewed: a renewed lease does not end when the first one would have.
-func TestLeaseIsRenewed(t *testing.T) {
-	store := open(t, storagetest.TestSettings(), nil, clock.System{})()
-	_, err := store.AcquireShard(t.Context(), 0, "a", shortTTL)
-	require.NoError(t, err)
-	_, err = store.AcquireShard(t.Context(), 1, "a", shortTTL)
-	require.NoError(t, err)
-	renewed, err := store.AcquireShard(t.Context(), 1, "a", time.Hour)
-	require.NoError(t, err)
-	var leases []storage.Lease
-	process.Eventually(t, "the end of the first shard's", func() error {
-		if leases, err = store.Leases(t.Context()); err == nil && len(leases) > 1 {
-			err = fmt.Errorf("%v", leases)
-		}
-		return err
-	})
-	require.Equal(t, []storage.Lease{renewed}, leases)
-}
-
-func TestHeartbeatFades(t *testing.T) {
-	store := open(t, storagetest.TestSettings(), nil, clock.System{})()
-	gone := storage.Worker{ID: "gone", Host: "db1", StartedMs: 1, SeenMs: 2}
-	here := storage.Worker{ID: "here", Host: "db2", StartedMs: 1, SeenMs: 2}
-	require.NoError(t, store.Heartbeat(t.Context(), gone, time.Hour))
-	require.NoError(t, store.Heartbeat(t.Context(), here, time.Hour))
-	workers, err := store.Workers(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, []storage.Worker{gone, here}, workers)
-	require.NoError(t, store.Heartbeat(t.Context(), gone, shortTTL))
-	process.Eventually(t, "one to be gone", func() error {
-		if workers, err = store.Workers(t.Context()); err == nil && len(workers) > 1 {
-			err = fmt.Errorf("%v", workers)
-		}
-		return err
-	})
-	require.Equal(t, []storage.Worker{here}, workers)
-}
-
-func TestAnnotationsFade(t *testing.T) {
-	store := open(t, storagetest.TestSettings(), nil, clock.System{})()
-	const dayMs = int64(24 * time.Hour / time.Millisecond)
-	short, long, stays := storage.Annotation{ID: "short"}, storage.Annotation{ID: "long", EndMs: 40 * dayMs}, storage.Annotation{ID: "stays", EndMs: 40 * dayMs}
-	require.NoError(t, store.PutAnnotations(t.Context(), []storage.Annotation{short, long}, time.Hour))
-	require.NoError(t, store.PutAnnotations(t.Context(), []storage.Annotation{stays}, shortTTL))
-	require.NoError(t, store.PutAnnotations(t.Context(), []storage.Annotation{stays}, 0))
-	at := func(ms int64) (ids []string) {
-		for a, err := range store.Annotations(t.Context(), ms, ms) {
-			require.NoError(t, err)
-			ids = append(ids, a.ID)
-		}
-		return ids
-	}
-	require.Equal(t, []string{"long", "short", "stays"}, at(0))
-	require.Equal(t, []string{"long", "stays"}, at(39*dayMs))
-	require.NoError(t, store.PutAnnotations(t.Context(), []storage.Annotation{short, long}, shortTTL))
-	process.Eventually(t, "two to be gone", func() error {
-		if ids := at(0); len(ids) > 1 {
-			return fmt.Errorf("%v", ids)
-		}
-		return nil
-	})
-	require.Equal(t, []string{"stays"}, at(0))
-	require.Equal(t, []string{"stays"}, at(39*dayMs))
 }
 
 // TestTimeToLive: every row that becomes useless with time is written with a TTL. For samples and
