@@ -1,15 +1,12 @@
 package pebble
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/blocks"
-	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/storagetest"
@@ -78,78 +75,4 @@ func BenchmarkWrite(b *testing.B) {
 		i++
 	}
 	b.ReportMetric(float64(b.N*n*benchPBS)/b.Elapsed().Seconds(), "samples/s")
-}
-
-// BenchmarkRun grinds slices of 7,800 blocks, a million schedules. For each block it reads the
-// cache, writes 128 rows, and deletes the cache block and the mark.
-func BenchmarkRun(b *testing.B) {
-	for _, chunks := range []int{1, 10, 60} {
-		b.Run(fmt.Sprintf("chunks=%d", chunks), func(b *testing.B) {
-			const n = 7800
-			st := benchStore(b)
-			ids := blocks.NewIDs(1)
-			data := benchChunk(rand.New(rand.NewPCG(1, 2)))
-			sketch := data[:60]
-			b.ReportAllocs()
-			slice := 0
-			for b.Loop() {
-				b.StopTimer()
-				for c := range chunks {
-					for from := 0; from < n; from += 300 {
-						require.NoError(b, st.Write(b.Context(), benchFlush(ids, data, slice, from, from+300, c == 0)))
-					}
-				}
-				b.StartTimer()
-				benchRun(b, st, slice, chunks, sketch)
-				slice++
-			}
-			b.ReportMetric(b.Elapsed().Seconds()/float64(b.N), "s/run")
-		})
-	}
-}
-
-func benchRun(b *testing.B, st *Store, slice, chunks int, sketch []byte) {
-	b.Helper()
-	ctx := b.Context()
-	tMs := benchKey(slice, 0).StartMs
-	rows := make([]metric.RollupRow, benchPBS)
-	var read, write, del, marks time.Duration
-	blocksRead := 0
-	clk := clock.System{}
-	for shard := range 4 {
-		lease, err := st.AcquireShard(ctx, shard, "w", time.Hour)
-		require.NoError(b, err)
-		part := storage.IndexPartition{SliceKey: storage.SliceKey{StartMs: tMs}, Shard: shard}
-		for m, err := range st.Marks(ctx, part) {
-			require.NoError(b, err)
-			key := storage.CacheKey{SliceKey: part.SliceKey, Start: m.Start}
-			t0 := clk.Now()
-			got, err := st.CacheBlock(ctx, key)
-			if err != nil || len(got) != chunks {
-				b.Fatalf("block %d: %d chunks, %v", m.Start, len(got), err)
-			}
-			t1 := clk.Now()
-			for i := range rows {
-				rows[i] = metric.RollupRow{Schedule: m.Start + metric.ScheduleID(i), TimeMs: tMs, Rollup: metric.Rollup{Count: 60, Sketch: sketch}}
-			}
-			if err := st.WriteRollups(ctx, lease.Fence, 1, rows); err != nil {
-				b.Fatal(err)
-			}
-			t2 := clk.Now()
-			if err := st.DeleteCacheBlock(ctx, lease.Fence, key); err != nil {
-				b.Fatal(err)
-			}
-			t3 := clk.Now()
-			if err := st.DeleteMarks(ctx, lease.Fence, part, []storage.Mark{m}); err != nil {
-				b.Fatal(err)
-			}
-			read, write, del, marks = read+t1.Sub(t0), write+t2.Sub(t1), del+t3.Sub(t2), marks+clk.Now().Sub(t3)
-			blocksRead++
-		}
-	}
-	per := func(d time.Duration) float64 { return float64(d.Microseconds()) / float64(blocksRead) }
-	b.ReportMetric(per(read), "µs/read")
-	b.ReportMetric(per(write), "µs/rollups")
-	b.ReportMetric(per(del), "µs/delete")
-	b.ReportMetric(per(marks), "µs/marks")
 }

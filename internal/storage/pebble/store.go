@@ -342,7 +342,7 @@ func (s *Store) pebbleOptions(o *Options) *lsm.Options {
 // tune sets how tables are laid out. Chunks of neighbouring blocks lie side by side and are read in
 // ranges, so large blocks compress better and cost nothing. The profile compresses fast where data is
 // rewritten soon, and with zstd where data stays: 4.9 bytes a sample, compared with 5.8 for the next
-// faster profile (BenchmarkDiskSize).
+// faster profile.
 func tune(p *lsm.Options) {
 	for i := range p.Levels {
 		p.Levels[i].BlockSize = 32 << 10

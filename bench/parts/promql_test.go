@@ -1,9 +1,8 @@
-package promquery
+package parts
 
 import (
 	"cmp"
 	"fmt"
-	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -14,12 +13,33 @@ import (
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
-	"github.com/quern/quern/internal/query"
+	"github.com/quern/quern/internal/promquery"
 	"github.com/quern/quern/internal/query/querytest"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/pebble"
 	"github.com/quern/quern/internal/storage/storagetest"
 )
+
+const (
+	second = int64(1000)
+	minute = 60 * second
+	hour   = 60 * minute
+	day    = 24 * hour
+)
+
+var (
+	midnight = time.Date(2025, 11, 21, 0, 0, 0, 0, time.UTC).UnixMilli()
+	now      = midnight + 14*hour + 20*minute
+
+	// retention is the server's default retention.
+	retention = storage.Retention{7 * 24 * time.Hour, 90 * 24 * time.Hour, 365 * 24 * time.Hour, 5 * 365 * 24 * time.Hour}
+)
+
+// world is a store with a queryable.
+type world struct {
+	*querytest.World
+	queryable *promquery.Queryable
+}
 
 // newBench makes a world on a disk with the server's settings.
 func newBench(b *testing.B) *world {
@@ -32,7 +52,9 @@ func newBench(b *testing.B) *world {
 	})
 	require.NoError(b, err)
 	b.Cleanup(func() { require.NoError(b, st.Close()) })
-	return newWorldOn(b, st, clk)
+	w := querytest.NewOn(b, st, clk)
+	_, queryable := promquery.New(w.Querier, promquery.Options{})
+	return &world{w, queryable}
 }
 
 // busy fills a world with n series that have a sample every stepMs, in chunks as ingest writes
@@ -59,8 +81,8 @@ func busy(b *testing.B, w *world, n int, fromMs, stepMs int64) {
 	}
 }
 
-func bench(b *testing.B, w *world, series int, ask func(e *Engine) (promql.Query, error)) {
-	engine, _ := New(w.Querier, Options{})
+func bench(b *testing.B, w *world, series int, ask func(e *promquery.Engine) (promql.Query, error)) {
+	engine, _ := promquery.New(w.Querier, promquery.Options{})
 	b.ReportAllocs()
 	for b.Loop() {
 		q, err := ask(engine)
@@ -121,7 +143,7 @@ func BenchmarkOneSeries(b *testing.B) {
 			spanMs, step int64
 		}{{"1h", hour, 10 * second}, {"24h", day, minute}} {
 			b.Run(state+"/"+c.name, func(b *testing.B) {
-				bench(b, w, 1, func(e *Engine) (promql.Query, error) {
+				bench(b, w, 1, func(e *promquery.Engine) (promql.Query, error) {
 					return e.NewRangeQuery(b.Context(), w.queryable, nil, `m_total{i="17",source="host-0"}`,
 						time.UnixMilli(now-c.spanMs), time.UnixMilli(now), time.Duration(c.step)*time.Millisecond)
 				})
@@ -139,7 +161,7 @@ func BenchmarkOneMetric(b *testing.B) {
 			pack(b, w)
 		}
 		b.Run(state, func(b *testing.B) {
-			bench(b, w, 10, func(e *Engine) (promql.Query, error) {
+			bench(b, w, 10, func(e *promquery.Engine) (promql.Query, error) {
 				return e.NewRangeQuery(b.Context(), w.queryable, nil, `avg by (source) (avg_over_time(m_total{i=~".*7"}[1h]))`,
 					time.UnixMilli(now-11*hour), time.UnixMilli(now), time.Hour)
 			})
@@ -151,7 +173,7 @@ func BenchmarkOneMetric(b *testing.B) {
 func BenchmarkManySeries(b *testing.B) {
 	w := newBench(b)
 	busy(b, w, 10_000, now-hour, minute)
-	bench(b, w, 10_000, func(e *Engine) (promql.Query, error) {
+	bench(b, w, 10_000, func(e *promquery.Engine) (promql.Query, error) {
 		return e.NewInstantQuery(b.Context(), w.queryable, nil, `avg_over_time(m_total[1h])`, time.UnixMilli(now))
 	})
 }
@@ -176,30 +198,8 @@ func BenchmarkYear(b *testing.B) {
 	}
 	slices.SortStableFunc(rows, func(a, b metric.RollupRow) int { return cmp.Compare(a.Schedule, b.Schedule) })
 	require.NoError(b, w.Store.WriteRollups(b.Context(), 0, 3, rows))
-	bench(b, w, n, func(e *Engine) (promql.Query, error) {
+	bench(b, w, n, func(e *promquery.Engine) (promql.Query, error) {
 		return e.NewRangeQuery(b.Context(), w.queryable, nil, `max_over_time(m[1d])`,
 			time.UnixMilli(midnight-365*day), time.UnixMilli(midnight), 24*time.Hour)
 	})
-}
-
-// BenchmarkIndex measures the memory of the label index for hosts with 100 series each.
-func BenchmarkIndex(b *testing.B) {
-	const n = 200_000
-	heap := func() uint64 {
-		var m runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&m)
-		return m.HeapAlloc
-	}
-	for b.Loop() {
-		before := heap()
-		x := query.NewIndex()
-		for i := range n {
-			x.Add([]storage.Schedule{{ID: metric.ScheduleID(i), Labels: querytest.Named(fmt.Sprintf("metric_%d_total", i%100),
-				metric.Label{Name: "source", Value: fmt.Sprintf("host-%d", i/100)}, metric.Label{Name: "instance", Value: fmt.Sprintf("host-%d:9100", i/100)},
-				metric.Label{Name: "job", Value: "node"}, metric.Label{Name: "device", Value: fmt.Sprint(i % 7)})}})
-		}
-		b.ReportMetric(float64(heap()-before)/n, "B/series")
-		runtime.KeepAlive(x)
-	}
 }

@@ -1,4 +1,4 @@
-package promapi
+package parts
 
 import (
 	"fmt"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/api/promapi"
 	"github.com/quern/quern/internal/api/route"
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
@@ -67,7 +68,7 @@ func BenchmarkRange(b *testing.B) {
 
 	engine, queryable := promquery.New(w.Querier, promquery.Options{})
 	mux := route.NewTable()
-	New(Options{Engine: engine, Queryable: queryable, Clock: clk, Querier: w.Querier, Logger: slog.New(slog.DiscardHandler), Metadata: list{}}).Register(mux)
+	promapi.New(promapi.Options{Engine: engine, Queryable: queryable, Clock: clk, Querier: w.Querier, Logger: slog.New(slog.DiscardHandler)}).Register(mux)
 	server := httptest.NewServer(mux)
 	b.Cleanup(server.Close)
 	for _, q := range []struct {

@@ -1,4 +1,4 @@
-package query_test
+package parts
 
 import (
 	"context"
@@ -193,42 +193,12 @@ func BenchmarkIndexRead(b *testing.B) {
 	})
 }
 
-// BenchmarkIndexReadWhileAdding selects one series, and reads its labels, while another goroutine adds series.
-func BenchmarkIndexReadWhileAdding(b *testing.B) {
-	const n = 500_000
-	x, p := query.NewIndex(), newPods()
-	orders[1].add(p, n, x.Add)
-	sels, err := query.ParseSelectors(b.Context(), []string{fmt.Sprintf(`container_metric_07_total{pod=%q}`, p.series(77, 0, 1)[0].Labels.Get("pod"))})
-	require.NoError(b, err)
-	stop, done := make(chan struct{}), make(chan int)
-	go func() {
-		added := 0
-		for pod := n / perSource; ; pod += 50 {
-			var all []storage.Schedule
-			for i := range 50 {
-				all = append(all, p.series(pod+i, (pod+i)*perSource, 1)...)
-			}
-			select {
-			case <-stop:
-				done <- added
-				return
-			default:
-				x.Add(all)
-				added += len(all)
-			}
-		}
-	}()
-	began := time.Now()
-	var longest time.Duration
-	for b.Loop() {
-		since := time.Now()
-		ids, err := x.Select(b.Context(), sels...)
-		if err != nil || len(ids) != 1 || x.Labels(ids[0]) == nil {
-			b.Fatal(ids, err)
-		}
-		longest = max(longest, time.Since(since))
+// inUse returns the bytes that are in use. Pools release what they have at the second collection.
+func inUse() uint64 {
+	var m runtime.MemStats
+	for range 2 {
+		runtime.GC()
 	}
-	close(stop)
-	b.ReportMetric(float64(<-done)/time.Since(began).Seconds(), "added/s")
-	b.ReportMetric(float64(longest.Microseconds()), "longest-µs")
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
 }

@@ -1,9 +1,11 @@
-package app
+// Package parts measures parts of Quern by themselves: go test ./bench/parts -run '^$' -bench NAME.
+package parts
 
 import (
 	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -15,8 +17,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/api"
+	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/engine"
+	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/registry"
+	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/storage/pebble"
 )
 
 // BenchmarkInflux measures line protocol from a request to the disk, without a network. Concurrent
@@ -94,4 +103,23 @@ func (s *tsbsSender) send(ctx context.Context, h http.Handler) *httptest.Respons
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodPost, "/write", bytes.NewReader(body)))
 	return w
+}
+
+// benchServer returns a server that accepts all protocols into a store on disk, and a function that
+// stops it.
+func benchServer(b *testing.B, sources metric.SourceLabels) (s *api.Server, stop func()) {
+	b.Helper()
+	clk, log := clock.System{}, slog.New(slog.DiscardHandler)
+	st, err := pebble.Open(b.TempDir(), pebble.Options{
+		Settings: storage.Settings{Ladder: metric.DefaultLadder(), GroupSize: 128, IndexPartitions: 16, Epochs: blocks.Epochs{{BlockSize: 128}}},
+		Clock:    clk, Logger: log, OnFatal: func(err error) { panic(err) },
+	})
+	require.NoError(b, err)
+	e := engine.New(engine.Options{Store: st, Clock: clk, Writer: 1})
+	e.Start(b.Context(), registry.Options{}, ingest.Options{})
+	s, err = api.New(api.Options{Clock: clk, Logger: log, Appender: e.Ingest, Sources: sources})
+	require.NoError(b, err)
+	return s, func() {
+		require.NoError(b, e.Close())
+	}
 }
