@@ -249,27 +249,6 @@ func TestOverHTTP(t *testing.T) {
 	})
 }
 
-func BenchmarkEncode(b *testing.B) {
-	s, err := NewHTTPSender("http://quern", &http.Client{}, clock.System{})
-	if err != nil {
-		b.Fatal(err)
-	}
-	r := Report{Source: "web-1"}
-	for i := range 5000 {
-		r.Measurements = append(r.Measurements, Measurement{
-			Metric: "host_disk_read_bytes_total", TimeMs: 1732161600000, Value: float64(i) * 512,
-			Labels: []metric.Label{{Name: "device", Value: "sda"}},
-		})
-	}
-	b.ReportAllocs()
-	for b.Loop() {
-		if err := s.encode(r); err != nil {
-			b.Fatal(err)
-		}
-	}
-	b.ReportMetric(float64(s.body.Len()), "bytes/report")
-}
-
 // TestManyRejections: of more rejections than a server lists, the first are kept, and all are counted.
 func TestManyRejections(t *testing.T) {
 	const n = 1_000_000

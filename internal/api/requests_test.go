@@ -119,21 +119,3 @@ func TestRequestsOfOneConnection(t *testing.T) {
 	require.Equal(t, http.StatusOK, code)
 	require.Equal(t, 64, ts.Config.HTTP2.MaxConcurrentStreams)
 }
-
-// TestReportsHaveAClient: ingest learns from whom reports come.
-func TestReportsHaveAClient(t *testing.T) {
-	var to whose
-	clients := admission.NewClients(nil)
-	s := apitest.Server(t, func(o *api.Options) { o.Appender, o.Clients = &to, clients })
-	for _, path := range []string{"/api/v1/reports", "/write"} {
-		body := apitest.OneReport
-		if path == "/write" {
-			body = "m v=1"
-		}
-		w := apitest.Send(t, s, path, strings.NewReader(body), "Content-Type", "application/json")
-		require.Less(t, w.Code, 300, w.Body)
-	}
-	one := clients.Of(httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil).RemoteAddr)
-	require.NotZero(t, one)
-	require.Equal(t, []admission.Client{one, one}, to.clients)
-}

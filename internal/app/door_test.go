@@ -202,21 +202,6 @@ func TestRateLimit(t *testing.T) {
 	require.NoError(t, <-end)
 }
 
-// TestRateLimitOfOthers: who has used up the file's rate takes nothing from others.
-func TestRateLimitOfOthers(t *testing.T) {
-	s, _ := lockedServer(t, "rate_limit:\n  interval: 1h\n  burst: 1\n")
-	h := s.guarded(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	for _, from := range []string{"192.0.2.1:1", "192.0.2.2:1"} {
-		for _, want := range []int{200, 429} {
-			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
-			r.RemoteAddr = from
-			w := httptest.NewRecorder()
-			h.ServeHTTP(w, r)
-			require.Equal(t, want, w.Code, from)
-		}
-	}
-}
-
 // TestReplacedAuthority: when the authority of client certificates is replaced, who is connected by the earlier one is
 // not served any more, and cannot connect again.
 func TestReplacedAuthority(t *testing.T) {

@@ -79,14 +79,6 @@ func TestFatal(t *testing.T) {
 	assert.ErrorIs(t, <-end, broken)
 }
 
-func TestServeEndsWithItsContext(t *testing.T) {
-	s := testServer(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	_, end := serving(ctx, t, s)
-	cancel()
-	assert.NoError(t, <-end)
-}
-
 // TestDrainServes: the port stays open while a request is under way, and reports that the process
 // is ending.
 func TestDrainServes(t *testing.T) {
@@ -157,44 +149,6 @@ func (h onMessage) Handle(_ context.Context, r slog.Record) error {
 		h.do()
 	}
 	return nil
-}
-
-// TestCutOffBodies: the complete lines of a truncated body are stored, even for new series, whether
-// or not the client gets the reply.
-func TestCutOffBodies(t *testing.T) {
-	s := testServer(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	addr, end := serving(ctx, t, s)
-	nowMs := time.Now().UnixMilli()
-	for name, c := range map[string]struct{ path, body string }{
-		"reports": {"/api/v1/reports", fmt.Sprintf(`{"source":"a","measurements":[{"metric":"cut_reports","value":1,"time":%d}]}`+"\n{", nowMs)},
-		"influx":  {"/write", fmt.Sprintf("cut influx=1 %d\ncut x", nowMs*1_000_000)},
-		"import":  {"/api/v1/import", fmt.Sprintf(`{"metric":{"__name__":"cut_import"},"values":[1],"timestamps":[%d]}`+"\n{", nowMs)},
-	} {
-		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", strings.TrimPrefix(addr, "http://"))
-		require.NoError(t, err)
-		_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n%s", c.path, c.body)
-		require.NoError(t, err)
-		require.NoError(t, conn.(*net.TCPConn).CloseWrite())
-		// The reply shows that the server has processed the body.
-		answer, err := io.ReadAll(conn)
-		require.NoError(t, err)
-		assert.Contains(t, string(answer), "HTTP/1.1 400", name)
-		require.NoError(t, conn.Close())
-
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, addr+"/api/v1/export?match[]=cut_"+name, http.NoBody)
-		require.NoError(t, err)
-		resp, err := http.DefaultClient.Do(req)
-		require.NoError(t, err)
-		lines, err := io.ReadAll(resp.Body)
-		require.NoError(t, err)
-		require.NoError(t, resp.Body.Close())
-		assert.Contains(t, string(lines), `"values":[1]`, name)
-	}
-	http.DefaultClient.CloseIdleConnections()
-	cancel()
-	require.NoError(t, <-end)
 }
 
 // TestMemoryOfSeries: a series whose labels do not fit is refused by itself, and the reply says so.

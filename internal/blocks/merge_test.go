@@ -76,18 +76,6 @@ func TestSampleSetMatchesMap(t *testing.T) {
 	}
 }
 
-func TestSampleSetKeepsTheLastAdded(t *testing.T) {
-	var set SampleSet
-	set.Reset(Range{0, 10})
-	for _, value := range []float64{1, 3, 2} {
-		require.NoError(t, set.Add(AppendSamples(nil, []metric.Sample{{Schedule: 4, TimeMs: 7, Value: value}})))
-	}
-	assert.Equal(t, 3, set.Len())
-	for _, samples := range set.Series() {
-		assert.Equal(t, []metric.Sample{{Schedule: 4, TimeMs: 7, Value: 2}}, samples)
-	}
-}
-
 // A sender may repeat itself without end. The set's memory grows with what differs, and the last
 // one added wins wherever duplicates were dropped in between.
 func TestSampleSetMemoryOfDuplicates(t *testing.T) {

@@ -218,16 +218,3 @@ func TestOptions(t *testing.T) {
 		require.Error(t, err, "%+v", o)
 	}
 }
-
-func BenchmarkReports(b *testing.B) {
-	g := newGenerator(b, Options{})
-	b.ReportAllocs()
-	n, now := 0, day0
-	for b.Loop() {
-		for _, r := range g.Reports(now) {
-			n += len(r.Measurements)
-		}
-		now += g.intervalMs
-	}
-	b.ReportMetric(float64(n)/b.Elapsed().Seconds(), "measurements/s")
-}

@@ -3,7 +3,6 @@ package graphite
 import (
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"strconv"
 	"strings"
 	"testing"
@@ -166,32 +165,4 @@ func TestTooManyTags(t *testing.T) {
 	require.Equal(t, 1, b.Rejected())
 	require.Equal(t, "more than 128 labels", b.Result(ingest.Result{Accepted: 1}).Rejected[0].Message)
 	require.Equal(t, "n", b.Reports()[0].Measurements[0].Metric)
-}
-
-// BenchmarkDecode decodes the paths of some hosts, plain and with tags.
-func BenchmarkDecode(b *testing.B) {
-	const n = 1000
-	rnd := rand.New(rand.NewPCG(1, 2))
-	for _, c := range []struct{ name, path string }{
-		{"plain", "servers.web-%03d.cpu-%d.percent-user"},
-		{"tagged", "cpu.percent;host=web-%03d;core=%d;mode=user"},
-	} {
-		b.Run(c.name, func(b *testing.B) {
-			var lines []byte
-			for i := range n {
-				lines = fmt.Appendf(lines, c.path+" %s %d\n", i/8, i%8, strconv.FormatFloat(rnd.Float64()*100, 'f', 6, 64), 1732161600+i%8)
-			}
-			var d decoder
-			var batch ingest.Batch
-			b.SetBytes(int64(len(lines)))
-			b.ReportAllocs()
-			for b.Loop() {
-				batch.Reset()
-				d.decode(lines, nowMs, &batch)
-			}
-			require.Equal(b, n, batch.Len())
-			require.Zero(b, batch.Rejected())
-			b.ReportMetric(float64(n*b.N)/b.Elapsed().Seconds(), "samples/s")
-		})
-	}
 }

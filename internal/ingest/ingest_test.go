@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
@@ -139,74 +138,6 @@ func TestFlushSamplesEndTheWindow(t *testing.T) {
 		wg.Wait()
 		require.Less(t, time.Since(began), time.Minute)
 		require.Len(t, storedSamples(t, g), 2)
-		require.NoError(t, in.Close())
-	})
-}
-
-// TestBusy: a report beyond MaxPending is rejected at once, as a whole. When the queue has room
-// again, it is accepted.
-func TestBusy(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		in, g := start(t, ingest.Options{MaxPending: 4}, registry.Options{})
-		hold := make(chan struct{})
-		g.Add(storagetest.Rule{Op: "Write", Times: -1, Before: func() error { <-hold; return nil }})
-		var wg sync.WaitGroup
-		for range 2 {
-			wg.Go(func() {
-				if _, err := in.Append(t.Context(), report(1, 2)); err != nil {
-					t.Error(err)
-				}
-			})
-		}
-		synctest.Wait()
-		time.Sleep(time.Second) // the commit is under way, and its samples count
-		_, err := in.Append(t.Context(), report(1))
-		require.ErrorIs(t, err, ingest.ErrBusy)
-		close(hold)
-		wg.Wait()
-		res, err := in.Append(t.Context(), report(1, 2, 3, 4, 5, 6))
-		require.NoError(t, err, "a report larger than the bound is taken when nothing waits")
-		require.Equal(t, 6, res.Accepted)
-		require.Len(t, storedSamples(t, g), 8)
-		require.NoError(t, in.Close())
-	})
-}
-
-// TestOneClientsPart: one client has half of what may wait. It learns why it gets no more, and another client finds room.
-func TestOneClientsPart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		in, g := start(t, ingest.Options{MaxPending: 8}, registry.Options{})
-		clients := admission.NewClients(nil)
-		as := func(address string) context.Context { return admission.WithClient(t.Context(), clients.Of(address)) }
-		greedy, other := as("192.0.2.1:1"), as("192.0.2.2:1")
-		hold := make(chan struct{})
-		g.Add(storagetest.Rule{Op: "Write", Times: -1, Before: func() error { <-hold; return nil }})
-		var wg sync.WaitGroup
-		wait := func(ctx context.Context, reports []ingest.Report) {
-			wg.Go(func() {
-				if _, err := in.Append(ctx, reports); err != nil {
-					t.Error(err)
-				}
-			})
-			synctest.Wait()
-			time.Sleep(time.Second) // what may be committed is under way, and counts
-		}
-		wait(greedy, report(1, 2))
-		wait(greedy, report(1))
-		_, err := in.Append(greedy, report(1, 2))
-		require.ErrorIs(t, err, ingest.ErrBusy)
-		require.ErrorContains(t, err, "3 of this client. One client may have 4")
-		wait(greedy, report(1))
-		wait(other, report(1, 2))
-		_, err = in.Append(t.Context(), report(1, 2, 3))
-		require.ErrorIs(t, err, ingest.ErrBusy, "all have all of it")
-		require.NotContains(t, err.Error(), "this client")
-		close(hold)
-		wg.Wait()
-		res, err := in.Append(greedy, report(1, 2, 3, 4, 5, 6))
-		require.NoError(t, err, "a report larger than the part is taken when nothing of the client waits")
-		require.Equal(t, 6, res.Accepted)
-		wait(greedy, report(1, 2, 3, 4)) // all of it is free again
 		require.NoError(t, in.Close())
 	})
 }

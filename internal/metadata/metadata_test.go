@@ -213,13 +213,3 @@ func TestConcurrent(t *testing.T) {
 		require.Contains(t, []string{"0", "1"}, m.Help)
 	}
 }
-
-// BenchmarkNote measures Note for a series with known metadata.
-func BenchmarkNote(b *testing.B) {
-	c := New(nil, clock.System{}, Options{})
-	c.Note(anybody, up)
-	b.ReportAllocs()
-	for b.Loop() {
-		c.Note(anybody, up)
-	}
-}

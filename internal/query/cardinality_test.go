@@ -154,30 +154,6 @@ func TestCardinalityIsBounded(t *testing.T) {
 	require.ErrorIs(t, err, admission.ErrNoRoom)
 }
 
-// BenchmarkCardinality counts a million series: 100 metrics of 10,000 sources, of which each has, or has not, a label
-// with a value of its own.
-func BenchmarkCardinality(b *testing.B) {
-	for _, unique := range []bool{false, true} {
-		index := query.NewIndex()
-		for id := range metric.ScheduleID(1_000_000) {
-			labels := []metric.Label{{Name: metric.SourceLabel, Value: fmt.Sprintf("web-%04d", id/100)}}
-			if unique {
-				labels = append(labels, metric.Label{Name: "path", Value: fmt.Sprint("/", id)})
-			}
-			index.Add([]storage.Schedule{{ID: id, Labels: querytest.Named(fmt.Sprintf("metric_%02d", id%100), labels...)}})
-		}
-		q := query.New(query.Parts{Index: index, Settings: querytest.Settings()}, query.Options{})
-		for name, sels := range map[string][]query.Selector{"all": nil, "matched": parsed(b, `{__name__=~"metric_[0-4].*"}`)} {
-			b.Run(fmt.Sprintf("%s/unique=%t", name, unique), func(b *testing.B) {
-				for range b.N {
-					_, err := q.Cardinality(b.Context(), 10, "", new(query.Warnings), sels...)
-					require.NoError(b, err)
-				}
-			})
-		}
-	}
-}
-
 // TestDays: each series counts on the day of its last sample, and on the day on which the index met it.
 func TestDays(t *testing.T) {
 	onEachStoreKeeping(t, nil, func(t *testing.T, w *world) {

@@ -83,21 +83,6 @@ func TestExport(t *testing.T) {
 	})
 }
 
-// TestSamplesAhead: samples that ingest may accept can be read, however far they are ahead of the
-// clock.
-func TestSamplesAhead(t *testing.T) {
-	w := newWorld(t, querytest.Settings(), nil)
-	w.series(1, "cpu", "web")
-	limit := 48 * time.Hour
-	w.q = query.New(query.Parts{Store: w.store, Index: w.index, Settings: querytest.Settings(), Clock: w.clock}, query.Options{FutureLimit: limit})
-	want := []metric.Sample{
-		{Schedule: 1, TimeMs: noon, Value: 1}, {Schedule: 1, TimeMs: noon + 30*hour, Value: 2}, {Schedule: 1, TimeMs: noon + limit.Milliseconds(), Value: 3},
-	}
-	w.put(want...)
-	got, _ := exported(t, w, "cpu", midnight, noon+72*hour)
-	require.Equal(t, want, got[1])
-}
-
 // TestSamplesBeyondTheLimit: samples that were accepted under a higher limit, or by a clock that
 // was ahead, are exported, computed with, found and deleted.
 func TestSamplesBeyondTheLimit(t *testing.T) {
@@ -440,111 +425,6 @@ func drain[T any](r *query.Result[T], err error, each func()) error {
 		each()
 	}
 	return nil
-}
-
-func BenchmarkExportOneSeriesOverADay(b *testing.B) {
-	settings := querytest.Settings()
-	settings.GroupSize = 1024
-	settings.Epochs[0].BlockSize = 128
-	w := newPebbleWorld(b, settings, nil)
-	var ids []metric.ScheduleID
-	for id := range metric.ScheduleID(128) {
-		w.series(id, "cpu", "web-"+time.Duration(id).String())
-		ids = append(ids, id)
-	}
-	// Each flush holds one sample of each schedule.
-	for t := midnight; t < midnight+day; t += 10 * second {
-		var all []metric.Sample
-		for _, id := range ids {
-			all = append(all, metric.Sample{Schedule: id, TimeMs: t, Value: wave(id, t)})
-		}
-		w.put(all...)
-	}
-	w.clock.Set(time.UnixMilli(midnight + day))
-	sels := w.sel(`cpu{source="web-` + time.Duration(77).String() + `"}`)
-	b.ReportAllocs()
-	for b.Loop() {
-		r, err := w.q.Export(b.Context(), sels, midnight, midnight+day)
-		if err != nil {
-			b.Fatal(err)
-		}
-		n := 0
-		for s, err := range r.All() {
-			if err != nil {
-				b.Fatal(err)
-			}
-			n += len(s.Samples)
-		}
-		if n != 8640 {
-			b.Fatalf("%d samples", n)
-		}
-	}
-	b.ReportMetric(8640, "samples/op")
-	b.ReportMetric(8640*128, "decoded/op")
-}
-
-func BenchmarkAverageOf10000Series(b *testing.B) {
-	for _, c := range []struct {
-		name  string
-		width int64
-	}{
-		{"60 minutes from raw", minute},
-		{"60 hours from rows", hour},
-	} {
-		b.Run(c.name, func(b *testing.B) {
-			settings := querytest.Settings()
-			settings.GroupSize = 1024
-			settings.Epochs[0].BlockSize = 128
-			w := newPebbleWorld(b, settings, nil)
-			var ids []metric.ScheduleID
-			for id := range metric.ScheduleID(10_000) {
-				w.series(id, "cpu", fmt.Sprint("web-", id))
-				ids = append(ids, id)
-			}
-			from := midnight - 60*c.width
-			if c.width == minute {
-				// Samples come every 10 s and are flushed every minute.
-				for t := from; t < midnight; t += minute {
-					var all []metric.Sample
-					for _, id := range ids {
-						for i := range int64(6) {
-							all = append(all, metric.Sample{Schedule: id, TimeMs: t + i*10*second, Value: wave(id, t)})
-						}
-					}
-					w.put(all...)
-				}
-			} else {
-				for t := from; t < midnight; t += hour {
-					var rows []metric.RollupRow
-					for _, id := range ids {
-						rows = append(rows, metric.RollupRow{Schedule: id, TimeMs: t, Rollup: metric.Rollup{Count: 360, Sum: 720, Min: 1, Max: 3}})
-					}
-					if err := w.store.WriteRollups(b.Context(), 0, 1, rows); err != nil {
-						b.Fatal(err)
-					}
-				}
-			}
-			sels := w.sel("cpu")
-			b.ReportAllocs()
-			for b.Loop() {
-				r, err := w.q.Points(b.Context(), sels, query.Range{StartMs: from, EndMs: midnight, N: 60})
-				if err != nil {
-					b.Fatal(err)
-				}
-				n := 0
-				for s, err := range r.All() {
-					if err != nil {
-						b.Fatal(err)
-					}
-					n += len(s.Points)
-				}
-				if n != 600_000 {
-					b.Fatalf("%d points", n)
-				}
-			}
-			b.ReportMetric(600_000, "points/op")
-		})
-	}
 }
 
 // What a reader may hold bounds a slice while it is put together: what differs counts, and what is

@@ -4,15 +4,11 @@ import (
 	"context"
 	"fmt"
 	"iter"
-	"maps"
 	"math"
-	"math/rand/v2"
-	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -104,67 +100,6 @@ func TestSelect(t *testing.T) {
 	}
 }
 
-// An id that was lost in a race, with its row written, may go to another series.
-func TestIDWithNewLabels(t *testing.T) {
-	x := query.NewIndex()
-	x.Add([]storage.Schedule{{ID: 5, Labels: labelsOf(t, "__name__", "cpu")}, {ID: 6, Labels: labelsOf(t, "__name__", "cpu")}})
-	before := selectIDs(t, x, "cpu")
-	x.Add([]storage.Schedule{{ID: 5, Labels: labelsOf(t, "__name__", "mem")}})
-	require.Equal(t, []metric.ScheduleID{6}, selectIDs(t, x, "cpu"))
-	require.Equal(t, []metric.ScheduleID{5}, selectIDs(t, x, "mem"))
-	require.Equal(t, []metric.ScheduleID{5, 6}, before)
-	require.Equal(t, 2, x.Len())
-}
-
-func TestSelectAgainstEverySeries(t *testing.T) {
-	const seed = 3
-	t.Logf("seed %d", seed)
-	rnd := rand.New(rand.NewPCG(seed, 1))
-	x := query.NewIndex()
-	var all []metric.Labels
-	for id := range 3000 {
-		pairs := []string{"__name__", fmt.Sprint("m", rnd.IntN(5))}
-		for _, name := range []string{"a", "b", "c"} {
-			if rnd.IntN(3) > 0 {
-				pairs = append(pairs, name, strconv.Itoa(rnd.IntN(300)))
-			}
-		}
-		all = append(all, labelsOf(t, pairs...))
-		x.Add([]storage.Schedule{{ID: metric.ScheduleID(id), Labels: all[id]}})
-	}
-	for range 300 {
-		sel := fmt.Sprintf(`{__name__="m%d"`, rnd.IntN(6))
-		matches := []func(ls metric.Labels) bool{func(metric.Labels) bool { return true }}
-		name := sel[len(`{__name__="`) : len(sel)-1]
-		for range rnd.IntN(3) {
-			label := string('a' + rune(rnd.IntN(3)))
-			value := []string{"", "7", "1.*", "2|20|200", ".+", "|5"}[rnd.IntN(6)]
-			op := []string{"=", "!=", "=~", "!~"}[rnd.IntN(4)]
-			sel += fmt.Sprintf(`,%s%s%q`, label, op, value)
-			re := regexp.MustCompile("^(?:" + value + ")$")
-			matches = append(matches, func(ls metric.Labels) bool {
-				v := ls.Get(label)
-				switch op {
-				case "=":
-					return v == value
-				case "!=":
-					return v != value
-				case "=~":
-					return re.MatchString(v)
-				}
-				return !re.MatchString(v)
-			})
-		}
-		var want []metric.ScheduleID
-		for id, ls := range all {
-			if ls.Get("__name__") == name && !slices.ContainsFunc(matches, func(m func(metric.Labels) bool) bool { return !m(ls) }) {
-				want = append(want, metric.ScheduleID(id))
-			}
-		}
-		require.ElementsMatch(t, want, selectIDs(t, x, sel+"}"), sel)
-	}
-}
-
 func TestBadSelectors(t *testing.T) {
 	for _, sels := range [][]string{nil, {""}, {"{}"}, {`{a=~".*"}`}, {`{a=""}`}, {`cpu{`}, {`{a=~"("}`}, {"cpu[5m]"}, {"cpu", "{}"}} {
 		_, err := query.ParseSelectors(t.Context(), sels)
@@ -230,35 +165,6 @@ func TestRefreshOverFailures(t *testing.T) {
 	st.Heal()
 	st.Fail("Schedules", blocks.Range{}, 1, storage.ErrCorrupt)
 	require.ErrorIs(t, query.NewIndex().Refresh(t.Context(), st), storage.ErrCorrupt)
-}
-
-func TestSelectWhileAdding(t *testing.T) {
-	x := query.NewIndex()
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for i := range 2000 {
-			// Ids jump back and forth, so some are inserted in the middle.
-			id := metric.ScheduleID(i ^ 7)
-			x.Add([]storage.Schedule{{ID: id, Labels: labelsOf(t, "__name__", "cpu", "source", strconv.Itoa(i%50))}})
-		}
-	})
-	sels, err := query.ParseSelectors(t.Context(), []string{`cpu{source=~"1.*"}`})
-	require.NoError(t, err)
-	for range 200 {
-		ids, err := x.Select(t.Context(), sels...)
-		if err != nil || !slices.IsSorted(ids) {
-			t.Fatal("not sorted")
-		}
-		for _, id := range ids {
-			if x.Labels(id).Get("source")[0] != '1' {
-				t.Fatalf("%d: %s", id, x.Labels(id))
-			}
-		}
-	}
-	wg.Wait()
-	ids, err := x.Select(t.Context(), sels...)
-	require.NoError(t, err)
-	require.Len(t, ids, 440)
 }
 
 // hostSchedules returns a host's 100 series with five labels, as agents report them.
@@ -369,62 +275,6 @@ func upTo(first, end, step int) iter.Seq[int] {
 	}
 }
 
-// TestIDsInAnyOrder: whatever the order in which series come, also while others read and while ids
-// get new labels, readers see each id once, and in order.
-func TestIDsInAnyOrder(t *testing.T) {
-	const n = 4000
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	rnd := rand.New(rand.NewPCG(seed, 0))
-	for name, order := range map[string][]int{
-		"up": slices.Collect(upTo(0, n, 1)), "down": slices.Sorted(upTo(0, n, 1)), "random": rnd.Perm(n),
-		"beside each other": slices.AppendSeq(slices.Collect(upTo(0, n, 2)), upTo(1, n, 2)),
-	} {
-		if name == "down" {
-			slices.Reverse(order)
-		}
-		t.Run(name, func(t *testing.T) {
-			x := query.NewIndex()
-			there := make(map[metric.ScheduleID]bool)
-			check := func() {
-				want := slices.Sorted(maps.Keys(there))
-				require.Equal(t, want, selectIDs(t, x, `{job="node"}`))
-				require.Equal(t, want, selectIDs(t, x, `{__name__=~"m.*",other=""}`))
-			}
-			for some := range slices.Chunk(order, 1+rnd.IntN(200)) {
-				if rnd.IntN(2) == 0 {
-					for _, id := range some {
-						x.Add([]storage.Schedule{fleet(id)})
-					}
-				} else {
-					x.Add(fleetOf(slices.Values(some)))
-				}
-				for _, id := range some {
-					there[metric.ScheduleID(id)] = true
-				}
-				if rnd.IntN(3) == 0 {
-					// An id, old or new, leaves the lists of its labels, and may come back.
-					id := metric.ScheduleID(order[rnd.IntN(len(there))])
-					x.Add([]storage.Schedule{{ID: id, Labels: metric.Labels{{Name: "job", Value: "other"}}}})
-					if there[id] = rnd.IntN(2) == 0; there[id] {
-						x.Add([]storage.Schedule{fleet(int(id))})
-					} else {
-						delete(there, id)
-						check()
-						there[id] = true
-						x.Add([]storage.Schedule{fleet(int(id))})
-					}
-				}
-				if rnd.IntN(3) == 0 {
-					check()
-				}
-			}
-			check()
-			require.Equal(t, n, x.Len())
-		})
-	}
-}
-
 // TestLateIDsCopyNoLists: series whose ids are below others cost the same whatever the number of
 // series that share their labels, at once and one by one.
 func TestLateIDsCopyNoLists(t *testing.T) {
@@ -445,48 +295,6 @@ func TestLateIDsCopyNoLists(t *testing.T) {
 			few, many := cost(10_000), cost(160_000)
 			t.Logf("among 10,000 series %d bytes, among 160,000 %d", few, many)
 			require.Less(t, many, 8*few, "a copy of a list takes 16 times as much; the map of all series grows in steps")
-		})
-	}
-}
-
-// TestLateIDsAreLinear: adding as many series again, with ids between those that are there, costs in
-// proportion to their number.
-func TestLateIDsAreLinear(t *testing.T) {
-	cost := func(n int) int64 {
-		x := query.NewIndex()
-		x.Add(fleetOf(upTo(0, 2*n, 2)))
-		late := fleetOf(upTo(1, 2*n, 2))
-		return allocated(func() {
-			for _, s := range late {
-				x.Add([]storage.Schedule{s})
-			}
-		})
-	}
-	few, many := cost(5_000), cost(40_000)
-	t.Logf("5,000 series: %d bytes, 40,000: %d", few, many)
-	require.Less(t, many, 24*few, "copies of lists would take 64 times as much; the map of all series grows in steps")
-}
-
-func BenchmarkSelect(b *testing.B) {
-	x := query.NewIndex()
-	for host := range 10_000 {
-		x.Add(hostSchedules(host))
-	}
-	for _, sel := range []string{
-		`metric_of_a_host_7{source="host-77"}`,
-		`metric_of_a_host_7`,
-		`metric_of_a_host_7{source=~"host-7.*"}`,
-		`{datacenter="dc-1",device!="dev-3"}`,
-	} {
-		sels, err := query.ParseSelectors(b.Context(), []string{sel})
-		require.NoError(b, err)
-		b.Run(sel, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				if _, err := x.Select(b.Context(), sels...); err != nil {
-					b.Fatal(err)
-				}
-			}
 		})
 	}
 }

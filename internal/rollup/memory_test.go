@@ -7,46 +7,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/blocks"
-	"github.com/quern/quern/internal/linear"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/rollup"
 	"github.com/quern/quern/internal/storage"
 )
-
-// A sender may repeat the same samples without end, and each time is a chunk. What a run holds of the block does not
-// grow with that, and the last of them count.
-func TestMemoryOfDuplicates(t *testing.T) {
-	const distinct = 20_000
-	held := func(repetitions int) (bytes uint64) {
-		r, store, _, k := setUp(t, 1, rollup.Options{})
-		ids := blocks.NewIDs(9)
-		samples := make([]metric.Sample, distinct)
-		for n := range repetitions {
-			for i := range samples {
-				samples[i] = metric.Sample{TimeMs: k.StartMs + int64(i), Value: float64(n)}
-			}
-			require.NoError(t, store.Write(t.Context(), &storage.Batch{Raw: []storage.RawChunk{{
-				SliceMs: k.StartMs, Chunk: storage.Chunk{ID: ids.Next(k.StartMs), Data: blocks.AppendSamples(nil, samples)},
-			}}}))
-		}
-		before := linear.Heap()
-		onRows(store, func() error {
-			bytes = linear.Heap() - before
-			return nil
-		})
-		_, err := r.Run(t.Context(), k)
-		require.NoError(t, err)
-		got := rows(t, store)
-		require.Len(t, got, 1)
-		require.EqualValues(t, distinct, got[0].Count)
-		require.InDelta(t, float64(repetitions-1), got[0].First, 0)
-		require.InDelta(t, distinct*float64(repetitions-1), got[0].Sum, distinct) // one sample is setUp's
-		return bytes
-	}
-	few, many := held(5), held(100)
-	t.Logf("5 times %d bytes, 100 times %d bytes", few, many)
-	require.Less(t, many, 2*few)
-}
 
 // A block with more samples than are held at a time is ground in parts, and comes to the same as in one.
 func TestLargeBlocksInParts(t *testing.T) {

@@ -58,60 +58,6 @@ func TestTwoWorkers(t *testing.T) {
 	require.Empty(t, leases)
 }
 
-// TestWorkerDies: a dead worker is replaced when its heartbeat and its leases have ended.
-func TestWorkerDies(t *testing.T) {
-	_, store, clk, k := setUp(t, 400, rollup.Options{Parallel: 1})
-	a, b := join(t, store, clk, "a"), join(t, store, clk, "b")
-	dead, cancel := context.WithCancel(t.Context())
-	store.Add(storagetest.Rule{Op: "DeleteMarks", Times: 1, After: func() error { cancel(); return nil }})
-	store.Fail("ReleaseShard", blocks.Range{}, 1, storage.ErrUnavailable)
-	_, err := b.Run(dead, k)
-	require.ErrorIs(t, err, context.Canceled)
-
-	_, err = a.Run(t.Context(), k)
-	require.ErrorIs(t, err, rollup.ErrShared)
-	clk.Set(clk.Now().Add(shards.DefaultTimeout))
-	n, err := a.RunDue(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, 1, n)
-	require.Len(t, rows(t, store), 400)
-	require.False(t, open(t, store, k))
-}
-
-// TestWorkerJoins: a worker that joins takes its share of the next slice.
-func TestWorkerJoins(t *testing.T) {
-	one, store, clk, k := setUp(t, 400, rollup.Options{})
-	store.Add(storagetest.Rule{Op: "WriteRollups", Times: 1, Before: func() error {
-		join(t, store, clk, "late")
-		return nil
-	}})
-	rec, err := one.Run(t.Context(), k)
-	require.NoError(t, err)
-	require.Equal(t, 100, rec.Blocks, "what it holds, it goes on with")
-}
-
-// TestWorkersOfTwoMinds: two workers that both claim a shard, because they see different
-// heartbeats, do not both grind it.
-func TestWorkersOfTwoMinds(t *testing.T) {
-	one, store, clk, k := setUp(t, 40, rollup.Options{})
-	other := join(t, store, clk, "other")
-	meet := false
-	store.Add(storagetest.Rule{Op: "WriteRollups", Times: 1, Before: func() error {
-		meet = true
-		_, err := other.Run(t.Context(), k)
-		require.ErrorIs(t, err, rollup.ErrShared)
-		return nil
-	}})
-	_, err := one.Run(t.Context(), k)
-	for err != nil {
-		require.ErrorIs(t, err, rollup.ErrShared)
-		_, err = other.Run(t.Context(), k)
-	}
-	require.True(t, meet)
-	require.Len(t, rows(t, store), 40)
-	require.False(t, open(t, store, k))
-}
-
 // TestWorkersDoNotWaitForEachOther: a writer that stalled and died left marks after two workers had
 // each ended their shards. The workers do not wait for each other for ever.
 func TestWorkersDoNotWaitForEachOther(t *testing.T) {

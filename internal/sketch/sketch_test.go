@@ -287,42 +287,6 @@ func FuzzMerge(f *testing.F) {
 	})
 }
 
-func BenchmarkGrindSchedule(b *testing.B) {
-	for name, values := range distributions() {
-		if len(values) < 60 {
-			continue
-		}
-		b.Run(strings.ReplaceAll(name, " ", "-"), func(b *testing.B) {
-			var s Sketch
-			var dst []byte
-			for b.Loop() {
-				s.Reset()
-				for _, v := range values[:60] {
-					s.Add(v)
-				}
-				dst = s.AppendEncoded(dst[:0])
-			}
-			b.ReportMetric(float64(len(dst)), "bytes")
-			b.ReportMetric(60*float64(b.N)/b.Elapsed().Seconds()/1e6, "Msamples/s")
-		})
-	}
-}
-
-func BenchmarkMerge(b *testing.B) {
-	part := of(distributions()["narrow gauge"]...).AppendEncoded(nil)
-	var s Sketch
-	var dst []byte
-	for b.Loop() {
-		s.Reset()
-		for range 6 {
-			if err := s.Merge(part); err != nil {
-				b.Fatal(err)
-			}
-		}
-		dst = s.AppendEncoded(dst[:0])
-	}
-}
-
 // TestCollapsed: ranks in merged bins say so, and all others are within 1 %, also after sketches are merged.
 func TestCollapsed(t *testing.T) {
 	var values []float64

@@ -378,22 +378,3 @@ func TestInFlightBytes(t *testing.T) {
 	go func() { <-a.entered }()
 	require.Equal(t, http.StatusOK, apitest.Post(t, s, strings.NewReader(apitest.OneReport)).Code)
 }
-
-func BenchmarkPost(b *testing.B) {
-	const measurements = 1000
-	body := apitest.PlainBody(measurements)
-	for _, enc := range []string{"identity", "gzip", "zstd", "snappy"} {
-		b.Run(enc, func(b *testing.B) {
-			s := apitest.ReportServer(b, apitest.AcceptAll{}, push.Limits{})
-			packed := apitest.Compressed(b, enc, body)
-			b.SetBytes(int64(len(body)))
-			b.ReportAllocs()
-			for b.Loop() {
-				if w := apitest.Post(b, s, bytes.NewReader(packed), "Content-Encoding", enc); w.Code != http.StatusOK {
-					b.Fatal(w.Body)
-				}
-			}
-			b.ReportMetric(float64(measurements)*float64(b.N)/b.Elapsed().Seconds(), "measurements/s")
-		})
-	}
-}

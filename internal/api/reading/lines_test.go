@@ -88,18 +88,3 @@ func TestImportOfExport(t *testing.T) {
 	require.NoError(t, out.finish())
 	require.Contains(t, w.Body.String(), `,1e+21,"Infinity","-Infinity",null,null,null,null],`)
 }
-
-func BenchmarkWriteSamples(b *testing.B) {
-	s := query.Samples{Labels: metric.Labels{{Name: "__name__", Value: "cpu"}, {Name: "source", Value: "web-1"}}}
-	for i := range 8640 {
-		s.Samples = append(s.Samples, metric.Sample{TimeMs: readNow.UnixMilli() + int64(i)*10_000, Value: float64(i%1000) / 10})
-	}
-	out := newLines(httptest.NewRecorder())
-	writeSamples(out, &s)
-	b.SetBytes(int64(len(out.Buf)))
-	b.ReportAllocs()
-	for b.Loop() {
-		out.Buf = out.Buf[:0]
-		writeSamples(out, &s)
-	}
-}

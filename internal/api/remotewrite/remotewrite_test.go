@@ -546,33 +546,6 @@ func request2(series, samples int) *writev2.Request {
 	return r
 }
 
-func BenchmarkDecode(b *testing.B) {
-	const series = 2000
-	v1, err := request1(series, 1).Marshal()
-	require.NoError(b, err)
-	v2 := encode2(b, request2(series, 1))
-	d := decoder{Note: func(metric.Metadata) {}}
-	for _, c := range []struct {
-		name   string
-		body   []byte
-		decode func([]byte, *ingest.Batch) error
-	}{{"v1", v1, d.v1}, {"v2", v2, d.v2}} {
-		b.Run(c.name, func(b *testing.B) {
-			batch := ingest.Batch{Max: 1_000_000, Sources: metric.SourceLabels{"instance", "job"}}
-			b.SetBytes(int64(len(c.body)))
-			b.ReportAllocs()
-			for b.Loop() {
-				batch.Reset()
-				if err := c.decode(c.body, &batch); err != nil || batch.Len() != series {
-					b.Fatal(batch.Len(), err)
-				}
-				batch.Reports()
-			}
-			b.ReportMetric(float64(series*b.N)/b.Elapsed().Seconds(), "samples/s")
-		})
-	}
-}
-
 // TestEmptyMessages: series without samples, and metadata, are bounded, too, and end when the client leaves.
 func TestEmptyMessages(t *testing.T) {
 	const n = 2000

@@ -73,31 +73,6 @@ func TestDecoderDoesNotAllocate(t *testing.T) {
 	require.Zero(t, allocs)
 }
 
-func BenchmarkDecode(b *testing.B) {
-	const measurements = 10_000
-	escapes := exampleBody(measurements, "web-1")
-	for _, c := range []struct {
-		name string
-		body []byte
-	}{
-		{"plain", []byte(strings.NewReplacer(`\n`, "", `\"`, "").Replace(string(escapes)))},
-		{"escapes", escapes},
-	} {
-		b.Run(c.name, func(b *testing.B) {
-			d := newDecoder()
-			b.SetBytes(int64(len(c.body)))
-			b.ReportAllocs()
-			for b.Loop() {
-				if !d.decode(c.body) || len(d.result()) != 1 {
-					b.Fatal(d.Fault)
-				}
-				d.release()
-			}
-			b.ReportMetric(float64(measurements)*float64(b.N)/b.Elapsed().Seconds(), "measurements/s")
-		})
-	}
-}
-
 // exampleBody has escapes in names and values, so that the arena is used.
 func exampleBody(n int, source string) []byte {
 	var buf bytes.Buffer
