@@ -341,3 +341,14 @@ func TestSealBehindALaterRun(t *testing.T) {
 		})
 	}
 }
+
+// TestSealThatCannotAsk: a seal whose question fails leaves its blocks open and says so.
+func TestSealThatCannotAsk(t *testing.T) {
+	c, store, clk := setUp(4)
+	w := cache.NewWriter(c)
+	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.Of(0, 4), 1)}))
+	clk.Set(eleven.Add(time.Hour + time.Minute))
+	store.Fail("NewestBegun", blocks.Range{}, 1, storage.ErrCorrupt)
+	require.ErrorIs(t, w.Seal(t.Context()), storage.ErrCorrupt)
+	require.Equal(t, storage.MarkOpen, marksOf(t, store, eleven)[0].Kind)
+}

@@ -225,6 +225,20 @@ func TestLateMarksAreOnePerBlock(t *testing.T) {
 	}
 }
 
+// TestLateSeriesOfOneFlush: a late mark of one flush names its series, unless these are too many: then it stands for their block.
+func TestLateSeriesOfOneFlush(t *testing.T) {
+	for _, series := range []int{32, 33} {
+		c, store, _ := setUp(128)
+		hour := eleven.Add(-7 * 24 * time.Hour)
+		require.NoError(t, cache.NewWriter(c).Flush(t.Context(), []cache.BlockSamples{group(hour, blocks.Of(0, 128), series)}))
+		work := cache.Work{Marks: marksOf(t, store, eleven)}
+		require.Equal(t, series > 32, work.Whole())
+		if !work.Whole() {
+			require.Len(t, work.Schedules(), series)
+		}
+	}
+}
+
 func writtenMarks(s *storagetest.Faulty) []storage.PlacedMark {
 	var out []storage.PlacedMark
 	for _, step := range s.Log() {

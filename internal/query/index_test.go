@@ -706,3 +706,21 @@ func TestRefreshWithGroupsAway(t *testing.T) {
 	require.NotErrorAs(t, err, &unread)
 	require.Less(t, st.reads, 100)
 }
+
+// TestLateIDsAreLinear: adding as many series again, with ids between those that are there, costs in
+// proportion to their number.
+func TestLateIDsAreLinear(t *testing.T) {
+	cost := func(n int) int64 {
+		x := query.NewIndex()
+		x.Add(fleetOf(upTo(0, 2*n, 2)))
+		late := fleetOf(upTo(1, 2*n, 2))
+		return allocated(func() {
+			for _, s := range late {
+				x.Add([]storage.Schedule{s})
+			}
+		})
+	}
+	few, many := cost(5_000), cost(40_000)
+	t.Logf("5,000 series: %d bytes, 40,000: %d", few, many)
+	require.Less(t, many, 24*few, "copies of lists would take 64 times as much; the map of all series grows in steps")
+}
