@@ -18,7 +18,7 @@ to OUT, as lines that 'quern import' accepts, compressed if the name of OUT ends
 changes nothing in DIR. It skips what cannot be read, and names the schedules and slices skipped.
 
 It does not write roll-ups: the server that imports OUT grinds them again. Nor does it write documents and
-annotations; it says how many there are.
+annotations.
 
 Examples:
 

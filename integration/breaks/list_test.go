@@ -28,6 +28,24 @@ var list = []brk{
 		pkg: "internal/storage/pebble", test: "TestPowerLoss",
 	},
 	{
+		name: "a new store is made where one has lost its manifest", invariant: 1,
+		file: "internal/storage/pebble/directory.go",
+		old:  "len(others) == 0", new: "len(others) >= 0",
+		pkg: "internal/storage/pebble", test: "TestRefusals",
+	},
+	{
+		name: "a store without its logs is opened", invariant: 1,
+		file: "internal/storage/pebble/directory.go",
+		old:  "if hasMarker(names, versionMarker) && !", new: "if hasMarker(nil, versionMarker) && !",
+		pkg: "internal/storage/pebble", test: "TestRefusals/no_log",
+	},
+	{
+		name: "a killed start leaves no log", invariant: 1,
+		file: "internal/storage/pebble/disk.go",
+		old:  "if !isLog(name) {", new: "if name != \"\" {",
+		pkg: "internal/storage/pebble", test: "TestOpenSurvivesErrors/with_a_log",
+	},
+	{
 		name: "a flush writes no mark for the blocks that it opens", invariant: 1,
 		file: "internal/cache/flush.go",
 		old:  "open[g.Block.Start] == nil {", new: "open[g.Block.Start] == nil && late {",
