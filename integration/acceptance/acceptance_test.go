@@ -14,6 +14,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestModel(t *testing.T) { Run(t, Backend{Open: openModel, Believes: true}) }
 
+// openModel is the OpenFunc of the in-memory model.
+func openModel(_ testing.TB, s storage.Settings, r storage.Retention, clk clock.Clock) func() storage.Store {
+	m := storagetest.NewModel(s, r, clk)
+	return func() storage.Store { return m.Reopen() }
+}
+
 // lastWriteWins opens stores where rows and deletes carry timestamps, as in Cassandra. All are sessions on one place.
 type lastWriteWins struct {
 	place *storagetest.LWWModel

@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/storagetest"
 )
@@ -78,24 +77,6 @@ func testEmptied(t *testing.T, b Backend) {
 	s.MustReport(p)
 	s.Drain()
 	s.MustCheck(Raw)
-}
-
-// testPoison: one block always times out; the store answers for all others. They must not wait for
-// it until the age cap.
-func testPoison(t *testing.T, b Backend) {
-	for i := range 4 {
-		s := Start(t, b, Config{BlockSize: 1, GroupSize: 1})
-		s.Clock.Set(time.UnixMilli(at(s, 10, 30)))
-		s.MustReport(s.point("A", 10, 10, 1), s.point("B", 10, 10, 1), s.point("C", 10, 10, 1), s.point("D", 10, 10, 1))
-		start := s.IDs()[string(rune('A'+i))]
-		s.Store.Fail("CacheBlock", blocks.Range{Start: start, End: start + 1}, -1, storage.ErrTimeout)
-		s.Store.Fail("RawChunks", blocks.Range{Start: start, End: start + 1}, -1, storage.ErrTimeout)
-		for hour := 11; hour < 14; hour++ {
-			s.setClock(hour, 2)
-			_, _ = s.Run()
-		}
-		require.Len(t, s.Rows(1), 3, "block %d times out", start)
-	}
 }
 
 // testCacheLost: the cache is lost in the middle of a slice, and later chunks are cached as usual.

@@ -140,6 +140,14 @@ func variety(r *rand.Rand, c Config) Config {
 	return c
 }
 
+func ladder(widths ...time.Duration) metric.Ladder {
+	l, err := metric.NewLadder(widths...)
+	if err != nil {
+		panic(err)
+	}
+	return l
+}
+
 // begin starts a process.
 func (f *fleet) begin(m *member) {
 	m.life++

@@ -43,11 +43,6 @@ type Backend struct {
 	// Believes says that the store believes any clock, as the model does. The model defines the
 	// right results only where the clock is right.
 	Believes bool
-	// Sample limits each sweep to one of its variants and a few steps, chosen by the seed.
-	// -acceptance.stride overrides it.
-	Sample bool
-	// Histories is the number of random histories. The default is 6, or 16 with -acceptance.whole.
-	Histories int
 	// ManyWriters says that several processes may open the store at once, and that only clocks
 	// order their writes. So a correction may lose after a restart under a clock that has gone
 	// back. Heartbeats and leases end by the store's own time.
@@ -180,7 +175,7 @@ func (s *System) start() {
 	}
 	s.tables = &tables{Store: st, astray: func() bool { return s.astray && s.manyWriters }}
 	s.Store = storagetest.NewFaulty(s.tables)
-	s.Steps = stepsOf(st, s.Store)
+	s.Steps = Steps{s.Store, st}
 	s.build()
 	if s.astray {
 		s.beat()
@@ -425,7 +420,7 @@ func (s *System) timesMs() (fromMs, toMs int64) {
 }
 
 // inspect returns the store without counting and faults.
-func (s *System) inspect() storage.Store { return s.Steps.Past() }
+func (s *System) inspect() storage.Store { return s.Steps.past }
 
 // IDs returns the schedule ids by name.
 func (s *System) IDs() map[string]metric.ScheduleID {

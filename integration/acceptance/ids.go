@@ -59,7 +59,7 @@ func (s *System) checkIDs(given map[string]metric.ScheduleID) {
 // them, listing them by block, and the rest of a first report. Another process meets the same
 // series before, meanwhile and after.
 func testIDs(t *testing.T, b Backend) {
-	for _, f := range variants(t, b, fates...) {
+	for _, f := range fates {
 		t.Run(f.name, func(t *testing.T) {
 			b.sweep(t, func(k int) int {
 				s := Start(t, b, Config{BlockSize: 2, GroupSize: 4, LeaseSize: 4})

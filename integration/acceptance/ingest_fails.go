@@ -34,8 +34,8 @@ func flushes(s *System) []func() error {
 // process dies after the step. The client gets an error and sends the report again, to the same
 // process or to its successor. The result must be the one correct one.
 func testIngestFailsAtEveryStep(t *testing.T, b Backend) {
-	for _, dies := range variants(t, b, false, true) {
-		for _, torn := range variants(t, b, false, true) {
+	for _, dies := range []bool{false, true} {
+		for _, torn := range []bool{false, true} {
 			t.Run(fmt.Sprintf("dies=%t/torn=%t", dies, torn), func(t *testing.T) {
 				failed := 0
 				b.sweep(t, func(k int) int {
@@ -68,29 +68,6 @@ func testIngestFailsAtEveryStep(t *testing.T, b Backend) {
 			})
 		}
 	}
-}
-
-// testIngestFailsUnrepeated is the same with a client that gives up. Acknowledged samples are in
-// the roll-ups. The others may be there or not.
-func testIngestFailsUnrepeated(t *testing.T, b Backend) {
-	b.sweep(t, func(k int) int {
-		s := Start(t, b, eventfulConfig)
-		s.Clock.Set(time.UnixMilli(at(s, 10, 0)))
-		s.Steps.Tear(true)
-		s.Steps.CrashAt(k)
-		for _, report := range flushes(s) {
-			if err := report(); err != nil {
-				s.Restart()
-			}
-		}
-		steps := s.Steps.Taken()
-		s.Steps.CrashAt(-1)
-		s.Settle()
-		s.MustCheck(Acknowledged)
-		require.Empty(t, s.Leftovers(), "after step %d", k)
-		s.End()
-		return steps
-	})
 }
 
 // testLandedOnOneCopy: a write of ingest fails, but its chunks are on one copy, where no run reads

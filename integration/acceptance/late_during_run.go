@@ -174,31 +174,6 @@ func testLateMarkStalls(t *testing.T, b Backend) {
 	}
 }
 
-// testMemoryOfMarks: ingest remembers the marks that it has written. A late sample with a
-// remembered mark needs another mark once the slice that holds the first is over, at whatever
-// moment that happens.
-func testMemoryOfMarks(t *testing.T, b Backend) {
-	for _, second := range []string{"10:59:59.998", "11:00", "11:00:59.998", "11:01", "11:01:59.998", "11:02", "12:02"} {
-		t.Run(second, func(t *testing.T) {
-			s := Start(t, b, Config{})
-			script := &script{t: t, backend: b, sys: s}
-			s.Clock.Set(script.time("10:30"))
-			s.MustReport(s.point("A", 9, 10, 1), s.point("B", 10, 10, 2))
-			s.SetClock(script.time(second))
-			s.MustReport(s.point("A", 9, 20, 3), s.point("B", 10, 20, 4))
-			s.MustCheck(Raw)
-			for _, at := range []string{"11:02", "12:02", "13:02"} {
-				if next := script.time(at); next.After(s.Clock.Now()) {
-					s.SetClock(next)
-				}
-				s.MustRun()
-				s.MustCheck(Raw)
-			}
-			s.DrainAndCheck()
-		})
-	}
-}
-
 // testLateDuringRun is behaviour 14: late and repeated samples arrive after each single step of a
 // run. The next run's result includes them.
 func testLateDuringRun(t *testing.T, b Backend) {
@@ -234,40 +209,6 @@ func testLateDuringRun(t *testing.T, b Backend) {
 		if steps.Load() < int64(k) {
 			require.Greater(t, k, 50)
 			return
-		}
-	}
-}
-
-// testSlowRun: each write of a run, including those of handing on and putting off, takes so long
-// that the slices it puts marks into close meanwhile.
-func testSlowRun(t *testing.T, b Backend) {
-	for _, failing := range []bool{false, true} {
-		for _, m := range moments {
-			for k := 1; ; k += b.stride() {
-				s := Start(t, b, eventfulConfig)
-				eventful(s)
-				if failing {
-					s.Store.Fail("WriteRollups", blocks.Range{Start: 0, End: 2}, 3, errInjected)
-				}
-				writes, reached := 0, false
-				rule := m.rule("Write", false, func() {
-					if writes++; writes == k {
-						reached = true
-						s.Advance(6*time.Hour + 2*time.Minute)
-					}
-				})
-				rule.Times = -1
-				s.Store.Add(rule)
-				s.MustRun()
-				s.MustCheck(Raw)
-				s.Drain()
-				s.MustCheck(Raw)
-				require.Empty(t, s.Leftovers(), "slow at write %d", k)
-				s.End()
-				if !reached {
-					break
-				}
-			}
 		}
 	}
 }

@@ -177,29 +177,6 @@ func TestPebblePowerLoss(t *testing.T) {
 	})
 }
 
-// TestPebblePowerLossOfLeases: the power fails while two workers share the runs of all levels, and
-// acquire, renew and release leases. The next worker takes all shards at once, and its rows for
-// late data win.
-func TestPebblePowerLossOfLeases(t *testing.T) {
-	powerLoss(t, eventfulConfig, func(m *mains) {
-		eventful(m.System)
-		require.NoError(m.t, m.engine.Member.Beat(m.t.Context()))
-		other := m.join("other")
-		m.report(m.point("B", 23, 50, 50))
-		require.NoError(m.t, other.shift(m.System))
-		m.report(m.point("A", 24, 1, 60))
-		other.stop()
-	}, func(s *System, _ known, io int) {
-		s.MustRun()
-		require.Empty(s.t, s.Check(Raw), "I/O %d", io)
-		s.MustReport(s.point("A", 23, 40, 20), s.point("B", 23, 41, 21), s.point("C", 22, 42, 22),
-			s.point("D", 22, 43, 23), s.point("E", 23, 44, 24))
-		s.setClock(25, 2)
-		s.MustRun()
-		require.Empty(s.t, s.Check(Raw), "I/O %d", io)
-	})
-}
-
 // TestPebblePowerLossOfIDs: the power fails while ids are leased and assigned to new series.
 // Acknowledged series keep their ids, and no other series gets them.
 func TestPebblePowerLossOfIDs(t *testing.T) {

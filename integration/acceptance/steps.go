@@ -1,57 +1,46 @@
 package acceptance
 
 import (
+	"flag"
 	"hash/fnv"
+	"os"
+	"strconv"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/storagetest"
 )
 
-// Steps are the steps of a process at its store, and where it can be stopped. They are the
-// operations of the contract. If the store that Backend.Open opens implements Steps, they are its
-// own, finer steps.
-type Steps interface {
-	// CrashAt lets n-1 more steps happen and none after them. A negative n undoes a crash.
-	CrashAt(n int)
-	// Tear says whether a step can happen in part: some rows of a batch are written, or a statement
-	// takes effect without an answer.
-	Tear(torn bool)
-	// Interrupt calls do before the n-th step from now; a negative n never calls it.
-	Interrupt(n int, do func())
-	// Taken returns the number of steps since the last call of CrashAt or Interrupt.
-	Taken() int
-	// Past returns the store without steps, for looking at it from outside.
-	Past() storage.Store
-}
+var (
+	seedFlag   = flag.Uint64("acceptance.seed", 0, "begin random lives with this seed, and sweeps elsewhere; also QUERN_ACCEPTANCE_SEED")
+	seedsFlag  = flag.Int("acceptance.seeds", 0, "number of lives to make up")
+	wholeFlag  = flag.Bool("acceptance.whole", false, "stop at every step, and make up more lives")
+	strideFlag = flag.Int("acceptance.stride", 0, "how many steps a sweep goes on at a time")
+)
 
-// stepsOf returns the steps at a store, which f wraps.
-func stepsOf(st storage.Store, f *storagetest.Faulty) Steps {
-	if own, ok := st.(Steps); ok {
-		return own
-	}
-	return operations{f, st}
-}
-
-// operations are the steps of a store that has none of its own.
-type operations struct {
+// Steps are the steps of a process at its store, the operations of the contract, and where it can be stopped.
+type Steps struct {
 	*storagetest.Faulty
+	// past is the store without steps, for looking at it from outside.
 	past storage.Store
 }
 
-func (o operations) CrashAt(n int) {
-	o.Forget()
-	o.Faulty.CrashAt(n)
+// CrashAt lets n-1 more steps happen and none after them. A negative n undoes a crash.
+func (s Steps) CrashAt(n int) {
+	s.Forget()
+	s.Faulty.CrashAt(n)
 }
 
-func (o operations) Taken() int { return len(o.Log()) }
+// Taken returns the number of steps since the last call of CrashAt or Interrupt.
+func (s Steps) Taken() int { return len(s.Log()) }
 
-func (o operations) Past() storage.Store { return o.past }
-
-func (o operations) Interrupt(n int, do func()) {
-	o.CrashAt(-1)
+// Interrupt calls do before the n-th step from now; a negative n never calls it.
+func (s Steps) Interrupt(n int, do func()) {
+	s.CrashAt(-1)
 	step := func() error {
-		if o.Taken() == n {
+		if s.Taken() == n {
 			do()
 		}
 		return nil
@@ -62,14 +51,14 @@ func (o operations) Interrupt(n int, do func()) {
 		"Slices", "NewestBegun", "BeginSlice", "Marks", "CacheBlock", "WriteRollups", "PackRaw", "DeleteCacheBlock", "DeleteMarks", "CompleteSlice", "RecordRun", "RecordError",
 		"Document", "Documents", "PutDocument",
 	} {
-		o.Add(storagetest.Rule{Op: op, Times: -1, Before: step})
+		s.Add(storagetest.Rule{Op: op, Times: -1, Before: step})
 	}
 }
 
 // fate is what happens to a process at one of its steps.
 type fate struct {
 	name string
-	// torn: the step happens in part; see Steps.
+	// torn: the step happens in part: some rows of a batch are written.
 	torn bool
 	// late: the step happens after others have done their work. Then the process dies, unless it
 	// only stalled: then it continues as if nothing had happened.
@@ -122,14 +111,16 @@ func bySeed(t *testing.T, n int) int {
 	return int((h.Sum64() + seed(t)) % uint64(n))
 }
 
-// variants returns the variants that a sweep runs.
-func variants[V any](t *testing.T, b Backend, all ...V) []V {
+// seed returns the requested seed, or 0.
+func seed(t *testing.T) uint64 {
 	t.Helper()
-	if b.Sample && *strideFlag == 0 {
-		i := bySeed(t, len(all))
-		return all[i : i+1]
+	env := os.Getenv("QUERN_ACCEPTANCE_SEED")
+	if env == "" {
+		return *seedFlag
 	}
-	return all
+	n, err := strconv.ParseUint(env, 10, 64)
+	require.NoError(t, err)
+	return n
 }
 
 // sweep stops a process at its steps, one at a time. It calls do with the number of the step, first
@@ -138,9 +129,6 @@ func (b Backend) sweep(t *testing.T, do func(k int) (steps int)) {
 	t.Helper()
 	total := do(never)
 	stride := min(b.stride(), max(1, total/3)) // a short sweep has a few points too
-	if b.Sample && *strideFlag == 0 {
-		stride = max(1, total/4)
-	}
 	first := 1 + bySeed(t, stride)
 	n := 0
 	for k := first; k <= total; k += stride {

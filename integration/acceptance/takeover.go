@@ -36,7 +36,7 @@ func (s *System) join(id string) *peer {
 		lasts = 2 * time.Second // the test waits for it; a lease of one second may end at once
 	}
 	p := &peer{store: storagetest.NewFaulty(st)}
-	p.steps = stepsOf(st, p.store)
+	p.steps = Steps{p.store, st}
 	through := &tended{Store: p.store, lasts: lasts}
 	s.peers++
 	p.engine = s.cfg.engine(engine.Options{
@@ -154,7 +154,7 @@ func (s *System) eventually(whatElse string, holds func() bool) {
 // end on command. This test has real stores, with leases and heartbeats that end by themselves, all
 // levels, and steps as fine as the store's.
 func testLeaseChange(t *testing.T, b Backend) {
-	for _, f := range variants(t, b, fates...) {
+	for _, f := range fates {
 		t.Run(f.name, func(t *testing.T) {
 			b.sweep(t, func(k int) int {
 				s := Start(t, b, eventfulConfig)

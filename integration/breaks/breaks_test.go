@@ -4,9 +4,7 @@
 //
 // A break is a line or two within a function. `go test -overlay` builds a copy of the file that has
 // the function with and without the break: the tree stays unchanged. A break is small enough for a
-// reader to agree that it breaks the invariant. A test of a nearby package catches it within seconds. Breaks of the protocol that
-// show only in some order of several workers' steps are in integration/explore (mutants_test.go),
-// between a worker and its store, and are not repeated here.
+// reader to agree that it breaks the invariant. A test of a nearby package catches it within seconds.
 //
 // If an entry of the list is out of date, because its line has changed, the test says so. Then
 // change the entry, or remove it and give the reason.

@@ -265,6 +265,18 @@ var list = []brk{
 		pkg: "internal/registry", test: "TestOneSourcesIDsAreAdjacent",
 	},
 	{
+		name: "a series that has an id gets another", invariant: 2,
+		file: "internal/storage/pebble/registry.go",
+		old:  "fresh, err := s.lookUp(ctx, inOrder)", new: "fresh, err := inOrder, error(nil)",
+		pkg: "internal/storage/pebble", test: "TestLinearizable",
+	},
+	{
+		name: "a worker that takes over passes rows on beside those of the one before", invariant: 2,
+		file: "internal/cache/pass.go",
+		old:  "id := passedID(w, nil)", new: "id := passedID(w, []metric.ScheduleID{metric.ScheduleID(fence)})",
+		pkg: "integration/explore", test: "TestInterleavings/takeover",
+	},
+	{
 		name: "ids are leased twice", invariant: 2,
 		file: "internal/storage/pebble/registry.go",
 		old:  "s.nextID.Store(int64(leased.End))", new: "",

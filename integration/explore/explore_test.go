@@ -5,7 +5,6 @@ import (
 	"errors"
 	"flag"
 	"log/slog"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,7 +21,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var (
-	whole  = flag.Bool("whole", false, "give each scenario all of its preemptions, and each mutant all of its scenarios")
+	whole  = flag.Bool("whole", false, "give each scenario all of its preemptions")
 	replay = flag.String("schedule", "", "run this schedule only, of the scenario that -run picks")
 )
 
@@ -82,9 +81,6 @@ func landedLate(ctx context.Context, p *process) {
 		}
 		return
 	}
-	if p.w.forgets {
-		return
-	}
 	if err := p.writer.Settle(ctx); err != nil && !p.w.over {
 		p.w.failed("settle: %v", err)
 	}
@@ -139,25 +135,18 @@ func openPebble(clk clock.Clock, s storage.Settings) storage.Store {
 	return st
 }
 
-func named(t *testing.T, name string) *scenario {
-	t.Helper()
-	i := slices.IndexFunc(scenarios, func(sc scenario) bool { return sc.name == name })
-	require.GreaterOrEqual(t, i, 0, "no scenario %q", name)
-	return &scenarios[i]
-}
-
 // TestInterleavings: in every order, within the bound, everything matches the raw samples in the
 // end.
 func TestInterleavings(t *testing.T) {
 	for _, sc := range scenarios {
 		t.Run(sc.name, func(t *testing.T) {
 			if *replay != "" {
-				f := again(t, &sc, nil, *replay)
+				f := again(t, &sc, *replay)
 				t.Log(f)
 				require.NoError(t, f.Err)
 				return
 			}
-			r, f := explore(t, &sc, nil)
+			r, f := explore(t, &sc)
 			t.Logf("%+v", r)
 			if f != nil {
 				t.Fatal(f)
@@ -167,11 +156,11 @@ func TestInterleavings(t *testing.T) {
 	}
 }
 
-func explore(t *testing.T, sc *scenario, mutate mutation) (r Result, f *Failure) {
+func explore(t *testing.T, sc *scenario) (r Result, f *Failure) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		e := &Explorer{Preemptions: sc.preemptions, Start: func() System { return newWorld(t.Context(), sc, mutate) }}
-		if !*whole && mutate == nil {
+		e := &Explorer{Preemptions: sc.preemptions, Start: func() System { return newWorld(t.Context(), sc) }}
+		if !*whole {
 			e.Preemptions = max(1, e.Preemptions-1)
 		}
 		r, f = e.Run()
@@ -179,40 +168,11 @@ func explore(t *testing.T, sc *scenario, mutate mutation) (r Result, f *Failure)
 	return r, f
 }
 
-func again(t *testing.T, sc *scenario, mutate mutation, schedule string) (f *Failure) {
+func again(t *testing.T, sc *scenario, schedule string) (f *Failure) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		e := &Explorer{Start: func() System { return newWorld(t.Context(), sc, mutate) }}
+		e := &Explorer{Start: func() System { return newWorld(t.Context(), sc) }}
 		f = e.Replay(schedule)
 	})
 	return f
-}
-
-// TestMutants checks the exploration with broken protocols: each is caught, and its schedule fails
-// again.
-func TestMutants(t *testing.T) {
-	for _, m := range mutants {
-		caught := m.caught
-		if !*whole {
-			caught = caught[max(0, len(caught)-1):]
-		}
-		for _, name := range caught {
-			t.Run(m.name+"/"+name, func(t *testing.T) {
-				sc := named(t, name)
-				r, f := explore(t, sc, m.mutate)
-				require.NotNil(t, f, "%+v", r)
-				t.Logf("%d executions, %s: %v", r.Executions, f.Schedule, f.Err)
-				require.EqualError(t, again(t, sc, m.mutate, f.Schedule).Err, f.Err.Error())
-				require.NoError(t, again(t, sc, nil, f.Schedule).Err)
-			})
-		}
-		for _, name := range m.survives {
-			t.Run(m.name+"/"+name, func(t *testing.T) {
-				sc := *named(t, name)
-				sc.preemptions = 1
-				_, f := explore(t, &sc, m.mutate)
-				require.Nil(t, f, "it is caught: move it among those that are")
-			})
-		}
-	}
 }

@@ -82,7 +82,6 @@ type scenario struct {
 // have stopped.
 type world struct {
 	sc     *scenario
-	mutate mutation
 	clk    *clock.Simulated
 	ingest *clock.Simulated
 	store  storage.Store
@@ -100,10 +99,6 @@ type world struct {
 	wrong []string
 	// gone: the index of the first hour is unavailable.
 	gone bool
-	// forgets: ingest does not write the chunks of a failed flush again.
-	forgets bool
-	// asksOnce: after it has put marks, ingest does not learn that the run of their slice has begun.
-	asksOnce bool
 }
 
 // actor is a process whose steps at the store each wait to be granted.
@@ -159,8 +154,8 @@ const (
 	never = 1000 * time.Hour
 )
 
-func newWorld(ctx context.Context, sc *scenario, mutate mutation) *world {
-	w := &world{sc: sc, mutate: mutate, clk: clock.NewSimulated(at(11, 30)), ingest: clock.NewSimulated(at(11, 30).Add(sc.skew))}
+func newWorld(ctx context.Context, sc *scenario) *world {
+	w := &world{sc: sc, clk: clock.NewSimulated(at(11, 30)), ingest: clock.NewSimulated(at(11, 30).Add(sc.skew))}
 	size := 1
 	if sc.oneBlock {
 		size = 2
@@ -280,9 +275,6 @@ func (w *world) process(name string, writer uint64) *process {
 		s = p.copies
 	}
 	p.store = &gate{Store: s, p: p}
-	if w.mutate != nil && name != "I" {
-		p.store = w.mutate(p, p.store)
-	}
 	p.writer = cache.NewWriter(cache.New(p.store, p.clk, writer, cache.DefaultTiming()))
 	return p
 }
@@ -500,7 +492,7 @@ func (w *world) Finish() error {
 		a.release(errOver) // releases those that wait for a dead worker's lease
 	}
 	synctest.Wait()
-	w.begun, w.over, w.gone, w.mutate = false, false, false, nil
+	w.begun, w.over, w.gone = false, false, false
 	for _, e := range w.events {
 		if e.name == "S" && e.enabled() {
 			e.do()
@@ -636,8 +628,6 @@ func add(rows map[string]metric.Rollup, key string, raw map[metric.Sample]bool, 
 type gate struct {
 	storage.Store
 	p *process
-	// put: the last write had marks alone.
-	put bool
 }
 
 func pass[T any](ctx context.Context, g *gate, op string, do func(context.Context) (T, error)) (T, error) {
@@ -682,7 +672,6 @@ func passAll[T any](ctx context.Context, g *gate, op string, do func(context.Con
 }
 
 func (g *gate) Write(ctx context.Context, b *storage.Batch) error {
-	g.put = g.p.name == "I" && len(b.Raw) == 0 && len(b.Cache) == 0
 	do := func(ctx context.Context) error {
 		if g.p.stall != nil {
 			g.p.stall()
@@ -734,14 +723,9 @@ func (g *gate) Slices(ctx context.Context, b metric.Bucket, fromMs, toMs int64) 
 		// same without the assertions.
 		return g.Store.Slices(ctx, b, fromMs, toMs)
 	}
-	states, err := pass(ctx, g, "Slices "+ladder.Name(b), func(ctx context.Context) ([]storage.SliceState, error) {
+	return pass(ctx, g, "Slices "+ladder.Name(b), func(ctx context.Context) ([]storage.SliceState, error) {
 		return g.Store.Slices(ctx, b, fromMs, toMs)
 	})
-	if g.put && g.p.w.asksOnce {
-		states = nil
-	}
-	g.put = false
-	return states, err
 }
 
 func (g *gate) Marks(ctx context.Context, p storage.IndexPartition) iter.Seq2[storage.Mark, error] {
@@ -832,6 +816,3 @@ func (g *gate) Rollups(ctx context.Context, level metric.Bucket, ids blocks.Rang
 		return g.Store.Rollups(ctx, level, ids, fromMs, toMs)
 	})
 }
-
-// mutation wraps a worker's store to break the protocol.
-type mutation func(p *process, s storage.Store) storage.Store

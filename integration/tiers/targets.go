@@ -56,6 +56,9 @@ var shared = []string{
 	"./internal/rollup", "./internal/shards", "./internal/storage/cassandra",
 }
 
+// benchmarks are packages without tests.
+var benchmarks = []string{"./bench/parts"}
+
 // concurrent are the tests of large packages that start goroutines. Tier one runs these with the race detector too.
 var (
 	concurrentIn = []string{"./internal/postings", "./internal/query", "./internal/storage/pebble"}
@@ -78,7 +81,7 @@ var costs = []string{
 	"TestAnAnswerHoldsNoExpression", "TestAnswerBytes", "TestBytes", "TestBytesAreWhatIsHeld", "TestBytesOfSources",
 	"TestDenseSlicesAreReadInParts", "TestIndexMemory", "TestLabelsAreWeighedNearly", "TestListedSeriesHoldNoLabels",
 	"TestLongListsAreSentAsTheyAreMade", "TestMadeLabelSetsCount", "TestMadeUpSourcesAreNotKept", "TestManyLongAnnotations",
-	"TestMemoryOfDuplicates", "TestPatternsAreBounded", "TestQuadraticTime", "TestReadsShareMemory", "TestReadsTogetherShareMemory",
+	"TestPatternsAreBounded", "TestQuadraticTime", "TestReadsShareMemory", "TestReadsTogetherShareMemory",
 	"TestRowsCountAsWhatTheyHold", "TestSampleSetMemoryOfDuplicates", "TestSelectorsAreBounded", "TestSelectorsOfAQueryShareItsLimit",
 	"TestSelectorsShareLabels", "TestSeriesAreSentOneByOne", "TestSeriesCount", "TestSlowReadersShareMemory", "TestStalledExports",
 	"TestStalledStreams", "TestStreamsOfManySeries",
@@ -109,7 +112,7 @@ var targets = slices.Concat([]target{tierOne}, tierTwo, []target{everything()})
 var tierOne = target{"one", "what every change must pass", []part{
 	{Name: "vet", Shows: "go vet, all modules", Runs: []goRun{{Vet: true}, {Dir: pageModule, Vet: true}, {Dir: conformanceModule, Vet: true}}},
 	{Name: "unit", Shows: "each package by itself; behaviours on the model and the embedded store; orders of steps", Runs: []goRun{
-		{Packages: []string{"./..."}, Except: slices.Concat(servers, shared), Skip: slices.Concat(sweeps, costs), Short: true},
+		{Packages: []string{"./..."}, Except: slices.Concat(servers, shared, benchmarks), Skip: slices.Concat(sweeps, costs), Short: true},
 	}},
 	{Name: "race", Shows: "what goroutines share, under the race detector", Needs: []need{race}, Plain: true, Runs: []goRun{
 		{Packages: shared, Skip: slices.Concat(sweeps, costs), Short: true, Race: true},
@@ -129,7 +132,7 @@ var tierTwo = []target{
 			{Packages: []string{"./integration/cluster"}, Serial: true, Timeout: "90m"},
 		}},
 	}},
-	{"stores", "Cassandra's own time, tombstones and copies; behaviours and histories over it", []part{
+	{"stores", "Cassandra's own time and tombstones; behaviours and histories over it", []part{
 		{Name: "stores", Shows: "the store and the tests' server", Needs: []need{processes}, Runs: []goRun{
 			{Packages: []string{"./integration/cassandratest", "./internal/storage/cassandra", "./integration/stores"}, Serial: true, Timeout: "90m"},
 		}},
@@ -142,7 +145,7 @@ var tierTwo = []target{
 			{Dir: pageModule, Packages: []string{"."}, Serial: true, Timeout: "90m"},
 		}},
 	}},
-	{"programs", "programs of others that send: Prometheus, vmagent, collectd, OpenTelemetry, InfluxDB's clients", []part{
+	{"programs", "a program of others that sends: Prometheus", []part{
 		{Name: "programs", Shows: "programs from Debian's packages", Needs: []need{apt}, Runs: []goRun{{Packages: []string{"./integration/programs"}, Serial: true}}},
 	}},
 	{"rhq", "the migration of an RHQ server", []part{
@@ -163,7 +166,7 @@ var tierTwo = []target{
 	}},
 	{"race", "everything under the race detector", []part{
 		{Name: "race units", Shows: "each package by itself", Needs: []need{race}, Runs: []goRun{
-			{Packages: []string{"./..."}, Except: servers, Skip: slices.Concat(sweeps, costs), Short: true, Race: true, Timeout: "90m"},
+			{Packages: []string{"./..."}, Except: slices.Concat(servers, benchmarks), Skip: slices.Concat(sweeps, costs), Short: true, Race: true, Timeout: "90m"},
 		}},
 		{Name: "race servers", Shows: "the programs, built with the detector", Needs: []need{race, processes}, Runs: []goRun{
 			{Packages: []string{"./integration", "./integration/gate", "./integration/cluster"}, Serial: true, Race: true, Timeout: "90m"},

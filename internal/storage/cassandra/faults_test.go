@@ -51,7 +51,6 @@ type flaky struct {
 	mu   sync.Mutex
 	at   int // below 0 for none
 	kind fault
-	dies bool // all later requests are lost
 	sent int
 	// meanwhile runs once, before the request that is sent when aside has been counted down to 0.
 	meanwhile func()
@@ -64,7 +63,7 @@ type flaky struct {
 func (f *flaky) fail(k int, kind fault) (stuck <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.at, f.kind, f.dies, f.sent, f.stuck, f.late = k, kind, false, 0, make(chan struct{}), nil
+	f.at, f.kind, f.sent, f.stuck, f.late = k, kind, 0, make(chan struct{}), nil
 	return f.stuck
 }
 
@@ -90,9 +89,6 @@ func (f *flaky) deliver(t *testing.T) {
 func (f *flaky) do(ctx context.Context, request func(context.Context) error) error {
 	f.mu.Lock()
 	hit, kind, waits, meanwhile := f.at == f.sent, f.kind, f.stuck, f.meanwhile
-	if f.dies && f.at >= 0 && f.at < f.sent {
-		hit, kind = true, lost
-	}
 	if f.aside != f.sent {
 		meanwhile = nil
 	}
