@@ -274,7 +274,7 @@ var list = []brk{
 		name: "a worker that takes over passes rows on beside those of the one before", invariant: 2,
 		file: "internal/cache/pass.go",
 		old:  "id := passedID(w, nil)", new: "id := passedID(w, []metric.ScheduleID{metric.ScheduleID(fence)})",
-		pkg: "integration/explore", test: "TestInterleavings/takeover",
+		pkg: "integration/explore", test: "TestInterleavings/takeover_torn",
 	},
 	{
 		name: "ids are leased twice", invariant: 2,
