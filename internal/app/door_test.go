@@ -172,7 +172,7 @@ func TestLocked(t *testing.T) {
 	resp, body = call(t, client, http.MethodGet, addr+"/api/v1/query?query=m", "", "admin", "right")
 	require.Equal(t, 200, resp.StatusCode)
 	require.Contains(t, body, `"source":"a"`)
-	resp, body = call(t, client, http.MethodPost, addr+"/api/v1/clock/confirm", "", "admin", "right")
+	resp, body = call(t, client, http.MethodGet, addr+"/api/v1/tokens", "", "admin", "right")
 	require.Equal(t, 200, resp.StatusCode, body)
 	resp, _ = call(t, client, http.MethodGet, addr+"/metrics", "")
 	require.Equal(t, 401, resp.StatusCode)

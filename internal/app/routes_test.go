@@ -115,7 +115,6 @@ var rows = map[string]row{
 	"POST /api/v1/import":                   {access.Admin, route.Refused},
 	"POST /api/v1/reaggregate":              {access.Admin, route.Refused},
 	"POST /api/v1/verify":                   {access.Admin, route.Refused},
-	"POST /api/v1/clock/confirm":            {access.Admin, route.Refused},
 	"POST /api/v1/admin/tsdb/delete_series": {access.Admin, route.Refused},
 	"PUT /api/v1/admin/tsdb/delete_series":  {access.Admin, route.Refused},
 	"GET /debug/pprof/":                     {access.Admin, route.Refused},
