@@ -75,7 +75,7 @@ Examples:
 Example:
 
    quern dashboard versions shop`,
-			Flags:  config.DashboardFlags(),
+			Flags:  config.TokensFlags(),
 			Action: asking(program.Action(config.FromDashboard, commands.DashboardVersions)),
 		}, {
 			Name:      "convert",

@@ -296,7 +296,7 @@ func (o *Oracle) Check(p *process.Process) error {
 	}
 	var wrong faults
 	check.Results(st.Expired, func(r verify.Result) {
-		for _, line := range r.Lines(st.Ladder) {
+		for _, line := range verify.Lines(r.Difference(st.Ladder)) {
 			wrong.add(&o.found.WrongRows, "%s", line)
 		}
 	})

@@ -42,10 +42,10 @@ func (a *Alert) Draft(nowMs int64) (Draft, error) {
 		return Draft{}, fmt.Errorf("the status %.40q is neither firing nor resolved", a.Status)
 	}
 	d := Draft{Annotation: storage.Annotation{
-		ID: AlertTag + "-" + a.Fingerprint, StartMs: start.UnixMilli(), EndMs: nowMs, Text: a.text(), Tags: []string{AlertTag},
+		ID: alertTag + "-" + a.Fingerprint, StartMs: start.UnixMilli(), EndMs: nowMs, Text: a.text(), Tags: []string{alertTag},
 	}}
 	if a.Status == "firing" {
-		d.Tags = append(d.Tags, FiringTag)
+		d.Tags = append(d.Tags, firingTag)
 	} else if end, err := time.Parse(time.RFC3339, a.EndsAt); err == nil && end.Year() >= 1970 {
 		d.EndMs = end.UnixMilli()
 	}

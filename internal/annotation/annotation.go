@@ -20,9 +20,9 @@ import (
 
 // The tags of annotations that come from alerts.
 const (
-	AlertTag = "alert"
-	// FiringTag is on an annotation whose end is not known yet.
-	FiringTag = "firing"
+	alertTag = "alert"
+	// firingTag is on an annotation whose end is not known yet.
+	firingTag = "firing"
 )
 
 const (

@@ -121,7 +121,7 @@ type server struct {
 	// onLoopback: only this machine can reach the port. locks says whom the server lets in.
 	onLoopback bool
 	locks      access.Lock
-	// open is setup.openBackend; tests replace it.
+	// open opens the store; tests replace it.
 	open func(ctx context.Context, onFatal func(error)) (store, error)
 	// mayOpen returns how many files the process may open, 0 if that is not known; tests replace it.
 	mayOpen func() uint64
@@ -152,7 +152,7 @@ func newServer(with setup) *server {
 		collectors.NewBuildInfoCollector(),
 	)
 	s.metrics = s.gathered
-	s.open, s.mayOpen = s.openBackend, mayOpen
+	s.open, s.mayOpen = s.opener().Open, mayOpen
 	s.away.set(errOpening)
 	s.gate.lead(api.NewWaiting(s.awayFor))
 	return s
@@ -240,7 +240,7 @@ func (s *server) openEngine(ctx context.Context, onFatal func(error)) error {
 		if err != nil {
 			return err
 		}
-		if err = s.adopt(ctx, st); err == nil {
+		if err = s.opener().Adopt(ctx, st); err == nil {
 			s.engine, err = s.newEngine(ctx, st)
 		}
 		if err != nil {

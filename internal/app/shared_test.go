@@ -406,7 +406,7 @@ func TestSeriesOfOthers(t *testing.T) {
 		require.NoError(t, err)
 		ids, err := st.LeaseIDs(t.Context(), 1)
 		require.NoError(t, err)
-		_, err = st.ClaimSchedules(t.Context(), storage.ClaimsOf("web-1", []storage.Schedule{{ID: ids.Start, Labels: labels}}))
+		_, err = st.ClaimSchedules(t.Context(), storagetest.ClaimsOf("web-1", []storage.Schedule{{ID: ids.Start, Labels: labels}}))
 		require.NoError(t, err)
 		assert.Zero(t, s.engine.index.Len())
 		time.Sleep(query.RefreshEvery)

@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"github.com/quern/quern/internal/backend"
-	"github.com/quern/quern/internal/storage"
 )
 
 type store = backend.Store
@@ -16,9 +15,3 @@ func (s *setup) opener() *backend.Opener {
 func (s *setup) openStore(ctx context.Context, onFatal func(error)) (store, error) {
 	return s.opener().OpenAndAdopt(ctx, onFatal)
 }
-
-func (s *setup) openBackend(ctx context.Context, onFatal func(error)) (store, error) {
-	return s.opener().Open(ctx, onFatal)
-}
-
-func (s *setup) adopt(ctx context.Context, st storage.Store) error { return s.opener().Adopt(ctx, st) }

@@ -11,8 +11,6 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
-
-	"github.com/quern/quern/internal/metric"
 )
 
 const (
@@ -76,9 +74,6 @@ func (b *Bound) Lacks(get func(name string) string) string {
 	}
 	return ""
 }
-
-// HasLabels returns whether a series with these labels, its name among them, is in b.
-func (b *Bound) HasLabels(ls metric.Labels) bool { return b.Has(ls.Get) }
 
 type boundKey struct{}
 

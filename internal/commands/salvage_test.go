@@ -36,7 +36,7 @@ func TestSalvageOfManySeries(t *testing.T) {
 		require.NoError(t, err)
 		series = append(series, storage.Schedule{ID: id, Labels: labels})
 	}
-	_, err = st.ClaimSchedules(ctx, storage.ClaimsOf("a", series))
+	_, err = st.ClaimSchedules(ctx, storagetest.ClaimsOf("a", series))
 	require.NoError(t, err)
 	slice := time.Now().Add(-48 * time.Hour).Truncate(24 * time.Hour).UnixMilli()
 	require.NoError(t, st.Write(ctx, &storage.Batch{Raw: []storage.RawChunk{{
@@ -69,7 +69,7 @@ func TestSalvage(t *testing.T) {
 		require.NoError(t, err)
 		series = append(series, storage.Schedule{ID: id, Labels: labels})
 	}
-	_, err = st.ClaimSchedules(ctx, storage.ClaimsOf("web-1", series))
+	_, err = st.ClaimSchedules(ctx, storagetest.ClaimsOf("web-1", series))
 	require.NoError(t, err)
 	start := time.Now().Add(-48 * time.Hour).Truncate(24 * time.Hour).UnixMilli()
 	rng, chunkIDs := rand.New(rand.NewPCG(1, 2)), blocks.NewIDs(1)

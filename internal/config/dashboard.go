@@ -43,9 +43,6 @@ func ListDashboardsFlags() []cli.Flag {
 	return append(TokensFlags(), boolean(catDashboard, "deleted", false, "list deleted dashboards too"))
 }
 
-// DashboardFlags returns the flags of `quern dashboard versions`.
-func DashboardFlags() []cli.Flag { return TokensFlags() }
-
 // GetDashboardFlags returns the flags of `quern dashboard get`.
 func GetDashboardFlags() []cli.Flag {
 	return append(TokensFlags(), integer(catDashboard, "at-version", 0, "`VERSION` to get, of those that `quern dashboard versions` lists (0: the newest)"))

@@ -15,9 +15,6 @@ type TopSeries struct {
 	JSON        bool
 }
 
-// ByWords are the lists of `quern series top`.
-var ByWords = []string{"metric", "label", "value", "source"}
-
 // TopSeriesFlags returns the flags of `quern series top`.
 func TopSeriesFlags() []cli.Flag {
 	return append(connectionFlags(), []cli.Flag{
@@ -40,7 +37,7 @@ func FromTopSeries(c *cli.Context) (TopSeries, error) {
 	return read(c, func(p *parser, t *TopSeries) {
 		t.Connection, t.Match = p.connection(), c.StringSlice("match")
 		if c.String("by") != "" {
-			t.By = p.oneOf("by", ByWords...)
+			t.By = p.oneOf("by", "metric", "label", "value", "source")
 		}
 		t.Label = c.String("label")
 		t.Limit, t.Days = p.within("limit", 1, 10_000), p.within("days", 0, 31)

@@ -390,7 +390,7 @@ func TestGap(t *testing.T) {
 	require.NoError(t, w.store.Write(t.Context(), &storage.Batch{Open: []storage.SliceKey{{StartMs: clockAt(10, 0).UnixMilli()}}}))
 	w.report(clockAt(10, 10), 1)
 	w.clk.Set(clockAt(11, 30).Add(7 * day))
-	_, err := w.store.ClaimSchedules(t.Context(), storage.ClaimsOf("web-1", []storage.Schedule{{ID: 0, Labels: w.index.Labels(0)}}))
+	_, err := w.store.ClaimSchedules(t.Context(), storagetest.ClaimsOf("web-1", []storage.Schedule{{ID: 0, Labels: w.index.Labels(0)}}))
 	require.NoError(t, err)
 	w.run()
 	levels := w.explain(clockAt(10, 0))

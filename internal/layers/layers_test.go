@@ -71,7 +71,7 @@ var rules = []rule{
 	{"internal/coding", []string{"internal/admission"}},
 	{"internal/page", []string{"internal/coding"}},
 	{"schema", nil},
-	{"internal/bound", []string{"internal/metric"}},
+	{"internal/bound", nil},
 	{"internal/access", []string{"internal/admission", "internal/bound", "internal/clock", "internal/storage"}},
 	{"internal/access/accesstest", []string{"internal/storage"}},
 	{"internal/webconfig", []string{"internal/admission", "internal/clock"}},

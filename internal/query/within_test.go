@@ -32,7 +32,7 @@ func TestBoundIndex(t *testing.T) {
 		s := []storage.Schedule{{ID: id, Labels: querytest.Named(fmt.Sprint("m", rng.IntN(10)), ls...)}}
 		whole.index.Add(s)
 		all = append(all, id)
-		if b.HasLabels(s[0].Labels) {
+		if b.Has(s[0].Labels.Get) {
 			own.index.Add(s)
 			within = append(within, id)
 		}

@@ -1,7 +1,6 @@
 package storage
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -183,9 +182,4 @@ func SpanOf(startMs, endMs int64) Span {
 // AnnotationTimes bounds a range of times to those that annotations may have, so that a span may be subtracted.
 func AnnotationTimes(fromMs, toMs int64) (int64, int64) {
 	return max(fromMs, -MaxAnnotationMs), min(toMs, MaxAnnotationMs)
-}
-
-// Compare orders annotations as Annotations yields them.
-func (a *Annotation) Compare(o *Annotation) int {
-	return cmp.Or(cmp.Compare(a.StartMs, o.StartMs), cmp.Compare(a.ID, o.ID))
 }

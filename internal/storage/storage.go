@@ -321,15 +321,6 @@ type Claim struct {
 	Schedule
 }
 
-// ClaimsOf returns claims of series that have one source.
-func ClaimsOf(source string, series []Schedule) []Claim {
-	claims := make([]Claim, len(series))
-	for i, s := range series {
-		claims[i] = Claim{source, s}
-	}
-	return claims
-}
-
 // Lease is one row of the shards table.
 type Lease struct {
 	Shard     int

@@ -221,9 +221,6 @@ func (r *Result) Difference(l metric.Ladder) wire.Difference {
 	return out
 }
 
-// Lines describe what is wrong, one thing per line. The ladder gives the names of the levels.
-func (r *Result) Lines(l metric.Ladder) []string { return Lines(r.Difference(l)) }
-
 // Lines describe a difference for people, one thing per line.
 func Lines(d wire.Difference) []string {
 	if d.Kind == wire.Damaged {

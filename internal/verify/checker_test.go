@@ -50,7 +50,7 @@ func said(t testing.TB, l metric.Ladder, rows []atRow, samples []sample) []strin
 		require.NoError(t, s.Sample(p.ms, p.v))
 	}
 	out := []string{}
-	c.Results(nil, func(r Result) { out = append(out, r.Lines(l)...) })
+	c.Results(nil, func(r Result) { out = append(out, Lines(r.Difference(l))...) })
 	return out
 }
 

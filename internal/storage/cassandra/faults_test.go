@@ -20,6 +20,7 @@ import (
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/storage/storagetest"
 )
 
 // The tests of this file run on a real server and make requests to it fail. What a store must still
@@ -295,25 +296,25 @@ func TestFaultsOfClaimSchedules(t *testing.T) {
 		source := fmt.Sprintf("source-%d", n)
 		sources[source] = true
 		// The other has registered some of them.
-		known, err := other.ClaimSchedules(t.Context(), storage.ClaimsOf(source, want(other, source, 10, 14)))
+		known, err := other.ClaimSchedules(t.Context(), storagetest.ClaimsOf(source, want(other, source, 10, 14)))
 		require.NoError(t, err)
 
 		mine := want(p, source, 0, series)
 		reached := p.interrupted(t, k, kind, func(ctx context.Context) error {
-			_, err := p.ClaimSchedules(ctx, storage.ClaimsOf(source, mine))
+			_, err := p.ClaimSchedules(ctx, storagetest.ClaimsOf(source, mine))
 			return err
 		})
 		// A crash may come at any moment, so a listed series must always be in both tables.
 		requireListedAlike(t, other, source)
 
-		theirs, err := other.ClaimSchedules(t.Context(), storage.ClaimsOf(source, want(other, source, 5, series)))
+		theirs, err := other.ClaimSchedules(t.Context(), storagetest.ClaimsOf(source, want(other, source, 5, series)))
 		require.NoError(t, err)
-		ids, err := p.ClaimSchedules(t.Context(), storage.ClaimsOf(source, mine))
+		ids, err := p.ClaimSchedules(t.Context(), storagetest.ClaimsOf(source, mine))
 		require.NoError(t, err)
 		p.flaky.deliver(t)
 		require.Equal(t, theirs, ids[5:], "one id per series, whoever asks")
 		require.Equal(t, known, ids[10:14], "what has an id keeps it")
-		again, err := p.ClaimSchedules(t.Context(), storage.ClaimsOf(source, want(p, source, 0, series)))
+		again, err := p.ClaimSchedules(t.Context(), storagetest.ClaimsOf(source, want(p, source, 0, series)))
 		require.NoError(t, err)
 		require.Equal(t, ids, again)
 

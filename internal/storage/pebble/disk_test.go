@@ -177,7 +177,7 @@ func TestDiskFull(t *testing.T) {
 	// Flushes and compactions end meanwhile and free some space. Keep the disk full.
 	fs.hog(32 << 20)
 	require.ErrorIs(t, st.WriteRollups(t.Context(), lease.Fence, 1, nil), storage.ErrUnavailable)
-	_, err = st.ClaimSchedules(t.Context(), storage.ClaimsOf("s", []storage.Schedule{{}}))
+	_, err = st.ClaimSchedules(t.Context(), storagetest.ClaimsOf("s", []storage.Schedule{{}}))
 	require.ErrorIs(t, err, storage.ErrUnavailable)
 
 	// Reads still work. Deletes also work, in the room of the log.
@@ -339,7 +339,7 @@ func TestClaimsOnADiskThatIsNearlyFull(t *testing.T) {
 			require.NoError(t, err)
 			want = append(want, storage.Schedule{ID: metric.ScheduleID(i), Labels: labels})
 		}
-		_, err := st.ClaimSchedules(t.Context(), storage.ClaimsOf("s", want))
+		_, err := st.ClaimSchedules(t.Context(), storagetest.ClaimsOf("s", want))
 		return err
 	}
 	require.ErrorIs(t, claim(strings.Repeat("x", 4000)), storage.ErrUnavailable, "160 KB, in each of two tables")

@@ -47,7 +47,7 @@ func TestFormat(t *testing.T) {
 	require.NoError(t, err)
 	labels, err := metric.NewLabels(metric.Label{Name: metric.NameLabel, Value: "cpu"}, metric.Label{Name: metric.SourceLabel, Value: "web-1"})
 	require.NoError(t, err)
-	_, err = st.ClaimSchedules(ctx, storage.ClaimsOf("web-1", []storage.Schedule{{ID: ids.Start + 258, Labels: labels}}))
+	_, err = st.ClaimSchedules(ctx, storagetest.ClaimsOf("web-1", []storage.Schedule{{ID: ids.Start + 258, Labels: labels}}))
 	require.NoError(t, err)
 	lease, err := st.AcquireShard(ctx, 2, "w", time.Hour)
 	require.NoError(t, err)

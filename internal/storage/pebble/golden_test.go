@@ -194,7 +194,7 @@ func makeGoldenStore(t *testing.T, name string) {
 				Rollup: metric.Rollup{Count: 3, Sum: 6, Min: 1, Max: 3, First: 1, Last: 3, Increase: 2, Partial: k == 3},
 			})
 		}
-		_, err := st.ClaimSchedules(ctx, storage.ClaimsOf(fmt.Sprintf("web-%d", block), series))
+		_, err := st.ClaimSchedules(ctx, storagetest.ClaimsOf(fmt.Sprintf("web-%d", block), series))
 		require.NoError(t, err)
 		c := storage.Chunk{ID: chunkIDs.Next(goldenStart), Data: blocks.AppendSamples(nil, samples)}
 		require.NoError(t, st.Write(ctx, &storage.Batch{

@@ -147,7 +147,7 @@ func (s *suite) annotationsOverlap() {
 		}
 	}
 	s.annotate(put...)
-	slices.SortFunc(put, func(a, b storage.Annotation) int { return a.Compare(&b) })
+	slices.SortFunc(put, byTime)
 	overlapping := func(fromMs, toMs int64) (want []storage.Annotation) {
 		for _, a := range put {
 			if a.Overlaps(fromMs, toMs) {
@@ -186,7 +186,7 @@ func (s *suite) annotationsInOrder() {
 		put = append(put, a)
 	}
 	s.annotate(put...)
-	slices.SortFunc(put, func(a, b storage.Annotation) int { return a.Compare(&b) })
+	slices.SortFunc(put, byTime)
 	s.notes(everFrom, everTo, put...)
 	from := at(-100)
 	s.notes(from, everTo, slices.DeleteFunc(put, func(a storage.Annotation) bool { return a.EndMs < from })...)

@@ -44,7 +44,7 @@ func operations(st storage.Store, f storage.Fence, id blocks.ID) map[string]func
 		"SetPolicy": func(ctx context.Context) error { return st.SetPolicy(ctx, made().Policy) },
 		"Expire":    st.Expire,
 		"ClaimSchedules": func(ctx context.Context) error {
-			_, err := st.ClaimSchedules(ctx, storage.ClaimsOf("s", []storage.Schedule{{ID: 1, Labels: series("s", "m")}}))
+			_, err := st.ClaimSchedules(ctx, ClaimsOf("s", []storage.Schedule{{ID: 1, Labels: series("s", "m")}}))
 			return err
 		},
 		"SourceSchedules": func(ctx context.Context) error { return drain(st.SourceSchedules(ctx, "s")) },

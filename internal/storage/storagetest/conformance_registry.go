@@ -95,12 +95,12 @@ func (s *suite) claimSchedules() {
 		{ID: r.Start, Labels: series("web-1", "cpu", "core", "0")},
 		{ID: r.Start + 1, Labels: series("web-1", "cpu", "core", "1")},
 	}
-	ids, err := s.store.ClaimSchedules(s.ctx, storage.ClaimsOf("web-1", first))
+	ids, err := s.store.ClaimSchedules(s.ctx, ClaimsOf("web-1", first))
 	require.NoError(s, err)
 	require.Equal(s, []metric.ScheduleID{r.Start, r.Start + 1}, ids)
 	// Known series keep their ids, in the order asked. A new series between them gets its own id,
 	// also when it is wanted twice.
-	ids, err = s.store.ClaimSchedules(s.ctx, storage.ClaimsOf("web-1", []storage.Schedule{
+	ids, err = s.store.ClaimSchedules(s.ctx, ClaimsOf("web-1", []storage.Schedule{
 		{ID: r.Start + 2, Labels: first[1].Labels},
 		{ID: r.Start + 3, Labels: series("web-1", "mem")},
 		{ID: r.Start + 4, Labels: first[0].Labels},
@@ -109,10 +109,10 @@ func (s *suite) claimSchedules() {
 	require.NoError(s, err)
 	require.Equal(s, []metric.ScheduleID{r.Start + 1, r.Start + 3, r.Start, r.Start + 3}, ids)
 	// Sources whose names begin alike are different.
-	ids, err = s.store.ClaimSchedules(s.ctx, storage.ClaimsOf("web-10", []storage.Schedule{{ID: r.Start + 6, Labels: series("web-10", "cpu")}}))
+	ids, err = s.store.ClaimSchedules(s.ctx, ClaimsOf("web-10", []storage.Schedule{{ID: r.Start + 6, Labels: series("web-10", "cpu")}}))
 	require.NoError(s, err)
 	require.Equal(s, []metric.ScheduleID{r.Start + 6}, ids)
-	ids, err = s.store.ClaimSchedules(s.ctx, storage.ClaimsOf("web-1", nil))
+	ids, err = s.store.ClaimSchedules(s.ctx, ClaimsOf("web-1", nil))
 	require.NoError(s, err)
 	require.Empty(s, ids)
 
@@ -201,7 +201,7 @@ func (s *suite) claimRace() {
 			for i := range want {
 				want[i] = storage.Schedule{ID: r.Start + metric.ScheduleID(i), Labels: series("db", "m"+strconv.Itoa(i))}
 			}
-			results[w], err = s.store.ClaimSchedules(s.ctx, storage.ClaimsOf("db", want))
+			results[w], err = s.store.ClaimSchedules(s.ctx, ClaimsOf("db", want))
 			assert.NoError(s, err)
 		})
 	}
@@ -231,7 +231,7 @@ func (s *suite) schedulesByRange() {
 				Labels: series(source, "m"+strconv.Itoa(i), "long", string(bytes.Repeat([]byte("x"), 200))),
 			})
 		}
-		_, err := s.store.ClaimSchedules(s.ctx, storage.ClaimsOf(source, claim))
+		_, err := s.store.ClaimSchedules(s.ctx, ClaimsOf(source, claim))
 		require.NoError(s, err)
 		want = append(want, claim...)
 	}
@@ -239,4 +239,13 @@ func (s *suite) schedulesByRange() {
 	equal(s, want[130:1270], all(s, s.store.Schedules(s.ctx, blocks.Range{Start: r.Start + 130, End: r.Start + 1270})))
 	require.Empty(s, all(s, s.store.Schedules(s.ctx, blocks.Range{Start: r.End, End: r.End + 1000})))
 	require.Empty(s, all(s, s.store.Schedules(s.ctx, blocks.Range{Start: r.Start + 5, End: r.Start + 5})))
+}
+
+// ClaimsOf returns claims of series that have one source.
+func ClaimsOf(source string, series []storage.Schedule) []storage.Claim {
+	claims := make([]storage.Claim, len(series))
+	for i, s := range series {
+		claims[i] = storage.Claim{Source: source, Schedule: s}
+	}
+	return claims
 }

@@ -407,7 +407,7 @@ func (r *historyRun) claim() {
 		}
 	}
 	same(r, func(st storage.Store) ([]metric.ScheduleID, error) {
-		return st.ClaimSchedules(r.ctx, storage.ClaimsOf(source, want))
+		return st.ClaimSchedules(r.ctx, ClaimsOf(source, want))
 	})
 }
 

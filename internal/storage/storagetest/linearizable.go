@@ -336,7 +336,7 @@ func (c *client) claim(ctx context.Context) error {
 	var ids []metric.ScheduleID
 	began := c.ticks.Add(1)
 	out, err := c.ask(ctx, func(ctx context.Context) (err error) {
-		ids, err = c.store.ClaimSchedules(ctx, storage.ClaimsOf(c.source(), want))
+		ids, err = c.store.ClaimSchedules(ctx, ClaimsOf(c.source(), want))
 		return err
 	})
 	if err != nil {

@@ -2,6 +2,7 @@ package storagetest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
@@ -157,7 +158,7 @@ func (m *Model) Annotations(ctx context.Context, fromMs, toMs int64) iter.Seq2[s
 				out = append(out, a.Annotation)
 			}
 		}
-		slices.SortFunc(out, func(a, b storage.Annotation) int { return a.Compare(&b) })
+		slices.SortFunc(out, byTime)
 		return out
 	})
 }
@@ -174,4 +175,9 @@ func (m *Model) AnnotationsAt(ctx context.Context, keys []storage.AnnotationKey)
 		}
 		return out
 	})
+}
+
+// byTime orders annotations as a store yields them.
+func byTime(a, b storage.Annotation) int {
+	return cmp.Or(cmp.Compare(a.StartMs, b.StartMs), cmp.Compare(a.ID, b.ID))
 }
