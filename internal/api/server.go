@@ -636,7 +636,6 @@ func (s *Server) index(w http.ResponseWriter, r *http.Request) {
 		{"GET", wire.DashboardsPath, "dashboards; one at /api/v1/dashboards/ID, its versions at …/ID/versions"},
 		{"PUT", wire.DashboardsPath + "/id", "store a dashboard: …/ID?base=VERSION; DELETE deletes it"},
 		{"GET", wire.GroupsPath, "groups of metrics; one at /api/v1/groups/ID, PUT and DELETE with ?base=VERSION"},
-		{"POST", wire.ConvertPath, "make a dashboard of Grafana's JSON, without storing it"},
 		{"GET", wire.CardinalityPath, "series per metric, label, value and source, and by day"},
 		{"GET", wire.SourcesPath, "the sources with their last report, and their metrics"},
 		{"GET", wire.ExplainPath, "why a roll-up row is there, missing or late"},

@@ -6,7 +6,6 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/api/dashboards"
 	"github.com/quern/quern/internal/dashboard"
 )
@@ -31,10 +30,10 @@ func (s *server) watchDashboards(ctx context.Context) {
 }
 
 // dashboardsAPI returns the endpoints for dashboards.
-func (s *server) dashboardsAPI(p *process, turns *admission.Turns) (*dashboards.Handler, error) {
+func (s *server) dashboardsAPI(p *process) (*dashboards.Handler, error) {
 	library, err := dashboard.NewLibrary(dashboard.Options{Documents: p.Store, Clock: s.clk, Files: s.dashboards, Demo: s.cfg.Demo})
 	if err != nil {
 		return nil, err
 	}
-	return dashboards.New(library, turns), nil
+	return dashboards.New(library), nil
 }

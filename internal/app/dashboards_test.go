@@ -130,18 +130,13 @@ func TestDashboards(t *testing.T) {
 			{"GET", "/shop?version=9", "", 404, wire.NotFound, "has no version 9"},
 			{"GET", "/none/versions", "", 404, wire.NotFound, "there is no dashboard"},
 			{"GET", "?deleted=maybe", "", 400, wire.BadData, "deleted must be true or false"},
-			{"POST", "/convert", `{"title":1}`, 400, wire.BadData, "this is no dashboard"},
-			{"POST", "/convert", strings.Repeat(" ", dashboard.MaxGrafanaBytes+1), 413, "", "larger than the limit of 4194304 bytes"},
+			{"PUT", "/a?base=0", `{"title":"G","panels":[{"type":"stat","title":"Disks"}]}`, 400, wire.BadData, "quern dashboard convert"},
 		} {
 			code, _, failure := asked[json.RawMessage](t, c.method, base+c.path, c.body)
 			require.Equal(t, c.code, code, "%s %s: %s", c.method, c.path, failure.Error)
 			require.Equal(t, c.kind, failure.ErrorType)
 			require.Contains(t, failure.Error, c.want)
 		}
-		grafana := `{"title":"G","panels":[{"type":"piechart","title":"Disks"}],"x":"` + strings.Repeat("y", 3<<20) + `"}`
-		code, converted, _ := asked[wire.ConvertedDashboard](t, "POST", base+"/convert", grafana)
-		require.Equal(t, 200, code)
-		require.Equal(t, []string{`panel "Disks": kind piechart is not supported, left out`}, converted.Notes)
 		cancel()
 		require.NoError(t, <-end)
 	})

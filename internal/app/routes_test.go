@@ -86,7 +86,6 @@ var rows = map[string]row{
 	"GET /api/v1/dashboards":               {access.Read, route.Refused},
 	"GET /api/v1/dashboards/{id}":          {access.Read, route.Refused},
 	"GET /api/v1/dashboards/{id}/versions": {access.Read, route.Refused},
-	"POST /api/v1/dashboards/convert":      {access.Read, route.NoData},
 	"GET /api/v1/groups":                   {access.Read, route.Refused},
 	"GET /api/v1/groups/{id}":              {access.Read, route.Refused},
 

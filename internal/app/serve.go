@@ -320,7 +320,7 @@ func (s *server) build(ctx context.Context) error {
 			})
 		}
 		opts.Metadata = s.engine.catalog
-		boards, err := s.dashboardsAPI(s.engine, turns.Queries)
+		boards, err := s.dashboardsAPI(s.engine)
 		if err != nil {
 			return err
 		}

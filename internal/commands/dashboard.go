@@ -18,6 +18,7 @@ import (
 	"github.com/quern/quern/internal/client"
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/dashboard"
+	"github.com/quern/quern/internal/dashboard/grafana"
 	"github.com/quern/quern/internal/terminal"
 	"github.com/quern/quern/internal/wire"
 )
@@ -205,11 +206,11 @@ func readDashboard(file string, stderr io.Writer) ([]byte, error) {
 		}
 		defer in.Close() //nolint:errcheck // only read
 	}
-	text, err := io.ReadAll(io.LimitReader(in, dashboard.MaxGrafanaBytes+1))
+	text, err := io.ReadAll(io.LimitReader(in, grafana.MaxBytes+1))
 	if err != nil {
 		return nil, err
 	}
-	d, notes, err := dashboard.Convert(text)
+	d, notes, err := grafana.Convert(text)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}

@@ -181,7 +181,7 @@ func ingestFlags() []cli.Flag {
 		boolean(catServer, "enable-import", true, "allow clients to import history, which can overwrite any raw sample that is still kept"),
 		boolean(catServer, "enable-reaggregate", true, "allow clients to have roll-ups recomputed"),
 		boolean(catServer, "enable-admin-api", false, "allow clients to delete series through Prometheus' administrative API and to take back rows without raw samples"),
-		str(catServer, "dashboards", "", "`DIRECTORY` whose files *.json are dashboards, of Quern or Grafana; they are read again when they change, and cannot be changed in the page (default: none)"),
+		str(catServer, "dashboards", "", "`DIRECTORY` whose files *.json are dashboards; they are read again when they change, and cannot be changed in the page (default: none)"),
 		futureLimitFlag(),
 		sourceLabelsFlag(),
 		str(catIngest, "group-commit", "", "time that a report waits for others to share its commit (default: 100ms over Cassandra, else 0)"),

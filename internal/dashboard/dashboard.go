@@ -1,5 +1,5 @@
-// Package dashboard holds dashboards: their format (docs/dashboards.md), the conversion from Grafana's, and the library
-// of those that are stored, read from files, and built in.
+// Package dashboard holds dashboards: their format (docs/dashboards.md), and the library of those that are stored,
+// read from files, and built in.
 //
 //  1. What is stored, or read from a file, has passed Decode: it keeps all limits. Text in it is text; nothing here
 //     gives it a meaning, and whoever shows it must not either.
@@ -22,8 +22,6 @@ const Format = 1
 const (
 	// MaxBytes bounds the JSON of a dashboard, as it is sent and as it is stored.
 	MaxBytes = storage.MaxDocumentBody
-	// MaxGrafanaBytes bounds what Convert reads.
-	MaxGrafanaBytes = 4 << 20
 
 	MaxPanels     = 200
 	MaxQueries    = 20 // of a panel

@@ -33,7 +33,7 @@ func Decode(text []byte) (*Dashboard, error) {
 	}
 	switch format := string(made.Format); {
 	case format == "":
-		return nil, invalid("there is no field \"format\": a dashboard of Quern begins with \"format\": %d; one of Grafana must be converted first", Format)
+		return nil, invalid("there is no field \"format\": a dashboard of Quern begins with \"format\": %d; `quern dashboard convert FILE` makes one of a dashboard of Grafana", Format)
 	case format != "1":
 		return nil, invalid("format %s: made by a newer Quern; this one reads format %d", format, Format)
 	}

@@ -39,8 +39,7 @@ type FilesOptions struct {
 	Metrics prometheus.Registerer
 }
 
-// Files are the dashboards in the files *.json below a directory, of Quern's form or Grafana's. A file's name gives
-// the id. Files are read again while the process runs. It holds: a file that cannot be used now changes nothing; what
+// Files are the dashboards in the files *.json below a directory. A file's name gives the id. Files are read again while the process runs. It holds: a file that cannot be used now changes nothing; what
 // it had before stays in use. A file that is gone takes its dashboard with it, unless the directory cannot be read.
 type Files struct {
 	dir    string
@@ -215,36 +214,32 @@ func (f *Files) one(path string, old file) file {
 	}
 	next := old
 	next.digest = digest
-	var notes []string
 	if err == nil {
-		next.Body, notes, err = use(text, &next.Head)
+		next.Body, err = use(text, &next.Head)
 	}
 	if err != nil {
 		old.digest, old.own = digest, err.Error()
 		old.Problem = old.own
 		return old
 	}
-	if len(notes) > 0 {
-		f.opts.Logger.Warn("dashboard of Grafana was converted, and not all of it", "file", next.Origin, "notes", strings.Join(notes, "; "))
-	}
 	next.UpdatedMs, next.Problem, next.own = changedMs, "", ""
 	return next
 }
 
 // use makes a dashboard of a file's text.
-func use(text []byte, head *Head) (body []byte, notes []string, err error) {
-	d, notes, err := Convert(text)
+func use(text []byte, head *Head) (body []byte, err error) {
+	d, err := Decode(text)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if body, err = d.Encode(); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	if len(body) > MaxBytes {
-		return nil, nil, invalid("the dashboard has %d bytes, at most %d are allowed", len(body), MaxBytes)
+	if len(body) > MaxBytes { // with all fields it is longer than in the file
+		return nil, invalid("the dashboard has %d bytes, at most %d are allowed", len(body), MaxBytes)
 	}
 	head.Title, head.Bytes = d.Title, len(body)
-	return body, notes, nil
+	return body, nil
 }
 
 // readFile returns the text of a file, and when it was changed, in Unix ms.
@@ -262,11 +257,11 @@ func readFile(path string) (text []byte, changedMs int64, err error) {
 	}
 	defer in.Close() //nolint:errcheck // only read
 	var buf bytes.Buffer
-	if _, err := buf.ReadFrom(io.LimitReader(in, MaxGrafanaBytes+1)); err != nil {
+	if _, err := buf.ReadFrom(io.LimitReader(in, MaxBytes+1)); err != nil {
 		return nil, 0, err
 	}
-	if buf.Len() > MaxGrafanaBytes {
-		return nil, 0, fmt.Errorf("%s is larger than %d MiB", path, MaxGrafanaBytes>>20)
+	if buf.Len() > MaxBytes {
+		return nil, 0, fmt.Errorf("%s is larger than %d MiB", path, MaxBytes>>20)
 	}
 	return buf.Bytes(), info.ModTime().UnixMilli(), nil
 }

@@ -193,7 +193,7 @@ func TestFiles(t *testing.T) {
 	l, _ := library(t, w.files)
 	ctx := t.Context()
 	w.put("team/shop.json", `{"format":1,"title":"Shop"}`)
-	w.put("theirs.json", theirs)
+	w.put("theirs.json", `{"title":"Shop","panels":[]}`)
 	w.put("bad.json", `{"format":1`)
 	w.put(".hidden/x.json", `{"format":1,"title":"Hidden"}`)
 	w.put("note.txt", `no dashboard`)
@@ -213,10 +213,10 @@ func TestFiles(t *testing.T) {
 	require.Len(t, ids(), 3)
 	require.Equal(t, "team/shop.json", ids()["shop"].Origin)
 	require.Contains(t, ids()["bad"].Problem, "unexpected end of JSON input")
-	require.InDelta(t, 1, w.failed(), 0)
+	require.Contains(t, ids()["theirs"].Problem, "quern dashboard convert")
+	require.InDelta(t, 2, w.failed(), 0)
 	_, err := l.Get(ctx, "bad", 0)
 	require.ErrorContains(t, err, "bad.json")
-	require.Contains(t, w.log.String(), "piechart is not supported")
 
 	w.put("team/shop.json", `{"format":1,"title":"Shop","panel":[]}`)
 	for range 3 {

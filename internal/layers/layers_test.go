@@ -95,6 +95,7 @@ var rules = []rule{
 	{"internal/registry", with(storage, "internal/errand")},
 	{"internal/shelf", []string{"internal/admission", "internal/clock", "internal/storage"}},
 	{"internal/dashboard", []string{"internal/clock", "internal/metric", "internal/shelf", "internal/storage"}},
+	{"internal/dashboard/grafana", []string{"internal/dashboard", "internal/metric"}},
 	{"internal/group", []string{"internal/clock", "internal/shelf", "internal/storage"}},
 	{"internal/metadata", with(storage, "internal/admission")},
 	{"internal/cache", storage},
@@ -140,7 +141,7 @@ var rules = []rule{
 	{"internal/api/reading", with(nouns, "internal/access", "internal/admission", "internal/bound", "internal/annotation", "internal/api/annotations", "internal/api/route", "internal/api/jsonscan", "internal/api/push", "internal/api/respond", "internal/client", "internal/explain", "internal/pipes", "internal/query", "internal/reaggregate", "internal/registry", "internal/storage", "internal/verify", "internal/wire")},
 	{"internal/api/promapi", with(nouns, "internal/access", "internal/admission", "internal/bound", "internal/api/route", "internal/api/respond", "internal/deletion", "internal/query", "internal/storage")},
 	{"internal/api/documents", []string{"internal/admission", "internal/api/respond", "internal/shelf", "internal/storage", "internal/wire"}},
-	{"internal/api/dashboards", []string{"internal/access", "internal/admission", "internal/api/documents", "internal/api/route", "internal/dashboard", "internal/wire"}},
+	{"internal/api/dashboards", []string{"internal/access", "internal/api/documents", "internal/api/route", "internal/dashboard", "internal/wire"}},
 	{"internal/api/groups", []string{"internal/access", "internal/admission", "internal/api/documents", "internal/api/route", "internal/group", "internal/wire"}},
 	{"internal/api", with(nouns, "internal/access", "internal/admission", "internal/bound", "internal/annotation", "internal/api/...", "internal/coding", "internal/ingest", "internal/page", "internal/query", "internal/wire")},
 	{"internal/api/apitest", with(storage, "internal/storage/storagetest", "internal/admission", "internal/api", "internal/api/...", "internal/ingest", "internal/pipes", "internal/wire")},
@@ -164,7 +165,7 @@ var rules = []rule{
 	// Opening the store that the options name, for the servers and for the commands beside them.
 	{"internal/backend", with(blocks, "internal/config", "internal/storage", "internal/storage/cassandra", "internal/storage/pebble")},
 	{"internal/commands", with(
-		cache, "internal/access", "internal/api/reading", "internal/api/route", "internal/backend", "internal/client", "internal/config", "internal/dashboard", "internal/explain", "internal/legacy", "internal/migrate", "internal/pipes", "internal/query",
+		cache, "internal/access", "internal/api/reading", "internal/api/route", "internal/backend", "internal/client", "internal/config", "internal/dashboard", "internal/dashboard/grafana", "internal/explain", "internal/legacy", "internal/migrate", "internal/pipes", "internal/query",
 		"internal/reaggregate", "internal/storage/cassandra", "internal/storage/pebble", "internal/terminal", "internal/transfer", "internal/verify", "internal/wire",
 	)},
 

@@ -51,10 +51,3 @@ type DashboardVersion struct {
 	ID      string `json:"id,omitempty"`
 	Version int64  `json:"version"`
 }
-
-// ConvertedDashboard is the reply to a conversion.
-type ConvertedDashboard struct {
-	Dashboard json.RawMessage `json:"dashboard"`
-	// Notes say what was left out or changed.
-	Notes []string `json:"notes"`
-}

@@ -15,8 +15,6 @@ const (
 	VerifyPath      = "/api/v1/verify"
 	DashboardsPath  = "/api/v1/dashboards"
 	GroupsPath      = "/api/v1/groups"
-	// ConvertPath takes a dashboard of Grafana.
-	ConvertPath = "/api/v1/dashboards/convert"
 
 	TokensPath      = "/api/v1/tokens"
 	RevokeTokenPath = "/api/v1/tokens/revoke"

@@ -1,5 +1,4 @@
-// Package dashboards has the endpoints for dashboards: listing, reading, storing and deleting them, and converting those
-// of Grafana.
+// Package dashboards has the endpoints for dashboards: listing, reading, storing and deleting them.
 package dashboards
 
 import (
@@ -7,7 +6,6 @@ import (
 	"strconv"
 
 	"github.com/quern/quern/internal/access"
-	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/api/documents"
 	"github.com/quern/quern/internal/api/route"
 	"github.com/quern/quern/internal/dashboard"
@@ -15,34 +13,23 @@ import (
 	"github.com/quern/quern/internal/wire"
 )
 
-// convertedBytes is what a conversion takes of memory beside its text: of many small panels, one at a time, and of notes.
-const convertedBytes = 1 << 20
-
 // Handler has the endpoints.
 type Handler struct {
 	library *dashboard.Library
-	turns   *admission.Turns
 }
 
-// New makes the endpoints. Each conversion takes one of the turns.
-func New(library *dashboard.Library, turns *admission.Turns) *Handler {
-	return &Handler{library, turns}
-}
+// New makes the endpoints.
+func New(library *dashboard.Library) *Handler { return &Handler{library} }
 
 // Register implements api.Registrar.
 func (h *Handler) Register(to *route.Table) {
-	const (
-		one     = wire.DashboardsPath + "/{id}"
-		convert = "POST " + wire.ConvertPath
-	)
+	const one = wire.DashboardsPath + "/{id}"
 	to.HandleFunc(access.Read, route.Refused, "GET "+wire.DashboardsPath, h.list)
 	to.HandleFunc(access.Read, route.Refused, "GET "+one, h.get)
 	to.HandleFunc(access.Read, route.Refused, "GET "+one+"/versions", h.versions)
 	to.HandleFunc(route.Edits, route.Refused, "PUT "+one, h.put)
 	to.HandleFunc(route.Edits, route.Refused, "DELETE "+one, h.remove)
-	to.HandleFunc(access.Read, route.NoData, convert, h.convert)
 	to.AllowBody("PUT "+one, dashboard.MaxBytes)
-	to.AllowBody(convert, dashboard.MaxGrafanaBytes)
 }
 
 func (h *Handler) list(w http.ResponseWriter, r *http.Request) {
@@ -150,32 +137,4 @@ func (h *Handler) remove(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	documents.Answer(w, wire.DashboardVersion{Version: version})
-}
-
-func (h *Handler) convert(w http.ResponseWriter, r *http.Request) {
-	give, err := h.turns.Take(r.Context(), r.RemoteAddr)
-	if err != nil {
-		documents.Fail(w, r, err)
-		return
-	}
-	defer give()
-	text, err := documents.Body(r)
-	if err == nil {
-		err = admission.Charge(r.Context(), convertedBytes)
-	}
-	if err != nil {
-		documents.Fail(w, r, err)
-		return
-	}
-	d, notes, err := dashboard.Convert(text)
-	if err != nil {
-		documents.Fail(w, r, err)
-		return
-	}
-	made, err := d.Encode()
-	if err != nil {
-		documents.Fail(w, r, err)
-		return
-	}
-	documents.Answer(w, wire.ConvertedDashboard{Dashboard: made, Notes: notes})
 }

@@ -236,7 +236,7 @@ func TestDamagedBlock(t *testing.T) {
 			require.NoError(t, err)
 			series = append(series, storage.Schedule{ID: ids.Start + metric.ScheduleID(n*64+k), Labels: labels})
 		}
-		_, err := st.ClaimSchedules(ctx, storage.ClaimsOf(source, series))
+		_, err := st.ClaimSchedules(ctx, storagetest.ClaimsOf(source, series))
 		require.NoError(t, err)
 	}
 	require.NoError(t, st.db.Compact(ctx, []byte{0}, []byte{255}, false))

@@ -72,7 +72,7 @@ export function List() {
               </table>
             </div>
           )}
-          {!there.length && <p class="note card-body">{deleted ? "Nothing is deleted." : "There is no dashboard yet. New makes an empty one; Import takes one from a file, also Grafana's."}</p>}
+          {!there.length && <p class="note card-body">{deleted ? "Nothing is deleted." : "There is no dashboard yet. New makes an empty one; Import takes one from a file."}</p>}
           {!!there.length && !rows.length && <p class="note card-body">None has “{find}” in its title.</p>}
         </section>
       )}

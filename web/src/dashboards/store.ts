@@ -48,17 +48,29 @@ export const same = (a: Dashboard, b: Dashboard): boolean => JSON.stringify(inRe
 
 /** put stores a dashboard that was edited from version base, and returns its version. Somebody else's since is a Failure 409. */
 export const put = (id: string, base: number, d: Dashboard, signal?: AbortSignal): Promise<number> =>
-  ask<Answer<{ id: string; version: number }>>("PUT", at(id), [["base", String(base)]], signal, JSON.stringify(inReadingOrder(d))).then((a) => a.data.version);
+  putText(id, base, JSON.stringify(inReadingOrder(d)), signal);
+
+const putText = (id: string, base: number, json: string, signal?: AbortSignal): Promise<number> =>
+  ask<Answer<{ id: string; version: number }>>("PUT", at(id), [["base", String(base)]], signal, json).then((a) => a.data.version);
 
 const mostNames = 100;
 
 /** create stores a new dashboard under an id from its title that is not taken, and returns the id. */
-export async function create(d: Dashboard): Promise<string> {
-  const stem = idOf(d.title);
+export const create = (d: Dashboard): Promise<string> => createAs(d.title, JSON.stringify(inReadingOrder(d)));
+
+/** createFrom is create for a text. It is sent as it is: the server says what it does not know. */
+export async function createFrom(json: string): Promise<string> {
+  const d: unknown = JSON.parse(json);
+  const title = d !== null && typeof d === "object" && "title" in d ? d.title : "";
+  return createAs(typeof title === "string" ? title : "", json);
+}
+
+async function createAs(title: string, json: string): Promise<string> {
+  const stem = idOf(title);
   for (let n = 1; ; n++) {
     const id = n === 1 ? stem : `${stem}-${n}`;
     try {
-      await put(id, 0, d);
+      await putText(id, 0, json);
       return id;
     } catch (err) {
       // Those that are built in, or come from files, take their ids too.
@@ -85,8 +97,3 @@ export async function undelete(id: string): Promise<void> {
   await restore(id, last.version);
 }
 
-/** convert returns a dashboard from a file, Grafana's or ours, and what of the file it lacks. It stores nothing. */
-export async function convert(json: string): Promise<{ dashboard: Dashboard; notes: string[] }> {
-  const { dashboard, notes } = dataOf(await ask<Answer<{ dashboard: Sent; notes: string[] | null }>>("POST", `${path}/convert`, [], undefined, json));
-  return { dashboard: inReadingOrder(dashboard), notes: notes ?? [] };
-}

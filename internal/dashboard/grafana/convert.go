@@ -1,8 +1,11 @@
-package dashboard
+// Package grafana converts dashboards of Grafana's classic model to Quern's. Only the commands use it: a server knows
+// one form.
+package grafana
 
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -11,21 +14,19 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/quern/quern/internal/dashboard"
 	"github.com/quern/quern/internal/excerpt"
 	"github.com/quern/quern/internal/metric"
 )
 
-// maxNotes bounds the notes of a conversion.
-const maxNotes = 500
+// MaxBytes bounds what Convert reads.
+const MaxBytes = 4 << 20
 
-// Convert makes a dashboard of a text: Grafana's JSON, as exported for sharing or as its API returns it, or one of
-// Quern. notes say what of Grafana's has no counterpart, in the order of the text. The error is an *InvalidError.
-func Convert(text []byte) (d *Dashboard, notes []string, err error) {
-	if len(text) > MaxGrafanaBytes {
-		return nil, nil, invalid("the text has %d bytes, at most %d are allowed", len(text), MaxGrafanaBytes)
-	}
-	if err := wellFormed(text); err != nil {
-		return nil, nil, err
+// Convert makes a dashboard of Grafana's JSON, as exported for sharing or as its API returns it. A dashboard of Quern
+// is returned as it is. notes say what of Grafana's has no counterpart, in the order of the text.
+func Convert(text []byte) (d *dashboard.Dashboard, notes []string, err error) {
+	if len(text) > MaxBytes {
+		return nil, nil, fmt.Errorf("the text has %d bytes, at most %d are allowed", len(text), MaxBytes)
 	}
 	var outer struct {
 		Dashboard  json.RawMessage `json:"dashboard"`
@@ -33,10 +34,11 @@ func Convert(text []byte) (d *Dashboard, notes []string, err error) {
 		Spec       json.RawMessage `json:"spec"`
 		Format     json.RawMessage `json:"format"`
 	}
-	if err := json.Unmarshal(text, &outer); err != nil {
-		return nil, nil, invalid("%s", plainly(err))
+	if err := json.Unmarshal(text, &outer); err != nil || outer.Format != nil {
+		d, err := dashboard.Decode(text) // also says what is wrong with a text that is no JSON object
+		return d, nil, err
 	}
-	inner, format := text, outer.Format
+	inner := text
 	switch {
 	case bytes.HasPrefix(outer.Dashboard, []byte("{")):
 		inner = outer.Dashboard
@@ -44,30 +46,32 @@ func Convert(text []byte) (d *Dashboard, notes []string, err error) {
 		inner = outer.Spec
 	}
 	var seen struct {
-		Format   json.RawMessage `json:"format"`
 		Elements json.RawMessage `json:"elements"`
 		Panels   json.RawMessage `json:"panels"`
 		Rows     json.RawMessage `json:"rows"`
 	}
 	if err := json.Unmarshal(inner, &seen); err != nil {
-		return nil, nil, invalid("%s", plainly(err))
+		return nil, nil, err
 	}
 	switch {
-	case format != nil || seen.Format != nil:
-		d, err := Decode(inner)
-		return d, []string{}, err
 	case seen.Elements != nil && seen.Panels == nil:
-		return nil, nil, invalid("this is Grafana's dashboard schema v2: export it with the model \"Classic\", which this version reads")
+		return nil, nil, errors.New("this is Grafana's dashboard schema v2: export it with the model \"Classic\", which this version reads")
 	case seen.Panels == nil && seen.Rows == nil:
-		return nil, nil, invalid("this is no dashboard: one of Quern has \"format\": %d, and one of Grafana has \"panels\"", Format)
+		return nil, nil, fmt.Errorf("this is no dashboard: one of Quern has \"format\": %d, and one of Grafana has \"panels\"", dashboard.Format)
 	}
-	c := converter{notes: []string{}, known: map[string]bool{}}
-	d = c.dashboard(inner)
-	d.fill()
-	if c.unsaid > 0 {
-		c.notes = append(c.notes, fmt.Sprintf("and %d more notes", c.unsaid))
+	c := converter{known: map[string]bool{}}
+	made, err := c.dashboard(inner).Encode()
+	if err != nil {
+		return nil, nil, err
 	}
-	return d, c.notes, d.validate()
+	d, err = dashboard.Decode(made) // it keeps all limits
+	return d, c.notes, err
+}
+
+// list returns the first elements of a list, undecoded, and whether there are others. What is no list is empty.
+func list(text raw, most int) (all []raw, more bool) {
+	all = elements(text)
+	return all[:min(most, len(all))], len(all) > most
 }
 
 // loose is a value that stays zero if the text has another type: the files were written by many versions of Grafana
@@ -112,20 +116,12 @@ type theirs struct {
 // converter makes one dashboard.
 type converter struct {
 	notes  []string
-	unsaid int
 	known  map[string]bool // variables
-	panels []Panel
+	panels []dashboard.Panel
 	full   bool
-	// looked counts the panels and rows that were looked at, and unlooked means that there are others.
-	looked   int
-	unlooked bool
 }
 
 func (c *converter) note(format string, args ...any) {
-	if len(c.notes) == maxNotes {
-		c.unsaid++
-		return
-	}
 	c.notes = append(c.notes, fmt.Sprintf(format, args...))
 }
 
@@ -152,25 +148,25 @@ func (c *converter) line(where, text string, most int) string {
 	return c.clip(where, text, most)
 }
 
-func (c *converter) dashboard(text []byte) *Dashboard {
+func (c *converter) dashboard(text []byte) *dashboard.Dashboard {
 	var from theirs
 	_ = json.Unmarshal(text, &from) // it is an object, and its fields fail by themselves
-	d := &Dashboard{
-		Format: Format, Title: c.line("the title", from.Title.V, MaxTitle),
-		Description: c.clip("the description", from.Description.V, MaxText),
+	d := &dashboard.Dashboard{
+		Format: dashboard.Format, Title: c.line("the title", from.Title.V, dashboard.MaxTitle),
+		Description: c.clip("the description", from.Description.V, dashboard.MaxText),
 	}
 	if d.Title == "" {
 		d.Title = "Untitled"
 		c.note("the dashboard has no title")
 	}
-	tags, more, _ := elements(from.Tags, MaxTags)
+	tags, more := list(from.Tags, dashboard.MaxTags)
 	for _, t := range tags {
-		if tag := c.line("tag", asText(t), MaxName); tag != "" {
+		if tag := c.line("tag", asText(t), dashboard.MaxName); tag != "" {
 			d.Tags = append(d.Tags, tag)
 		}
 	}
 	if more {
-		c.note("tags: only the first %d are kept", MaxTags)
+		c.note("tags: only the first %d are kept", dashboard.MaxTags)
 	}
 	d.Range = c.timeRange(from.Time.V.From.V, from.Time.V.To.V)
 	if refresh := from.Refresh.V; refresh != "" {
@@ -181,7 +177,7 @@ func (c *converter) dashboard(text []byte) *Dashboard {
 		}
 	}
 	d.Variables = c.variables(from.Templating.V.List)
-	if others, _, _ := elements(from.Annotations.V.List, 2); len(others) > 0 {
+	if others, _ := list(from.Annotations.V.List, 2); len(others) > 0 {
 		var first struct {
 			BuiltIn loose[int] `json:"builtIn"`
 		}
@@ -212,7 +208,7 @@ func (c *converter) timeRange(from, to string) string {
 // spanOf returns a span that validate accepts.
 func spanOf(text string) (string, bool) {
 	d, err := metric.ParseSpan(text)
-	if err != nil || d < time.Second || len(text) > MaxUnit {
+	if err != nil || d < time.Second || len(text) > dashboard.MaxUnit {
 		return "", false
 	}
 	return text, true
@@ -231,6 +227,9 @@ func asText(text json.RawMessage) string {
 	return ""
 }
 
+// variableName is what Quern allows as the name of a variable.
+var variableName = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)
+
 // variable is a variable of Grafana.
 type variable struct {
 	Name    words `json:"name"`
@@ -247,19 +246,19 @@ type variable struct {
 	}] `json:"current"`
 }
 
-func (c *converter) variables(text raw) []Variable {
-	all, more, _ := elements(text, MaxVariables)
+func (c *converter) variables(text raw) []dashboard.Variable {
+	all, more := list(text, dashboard.MaxVariables)
 	if more {
-		c.note("variables: only the first %d are kept", MaxVariables)
+		c.note("variables: only the first %d are kept", dashboard.MaxVariables)
 	}
-	var out []Variable
+	var out []dashboard.Variable
 	for _, one := range all {
 		var from variable
 		_ = json.Unmarshal(one, &from)
 		name := from.Name.V
 		where := "variable " + excerpt.Quoted(name)
 		switch {
-		case !variableName.MatchString(name) || len(name) > MaxName || strings.HasPrefix(name, "__"):
+		case !variableName.MatchString(name) || len(name) > dashboard.MaxName || strings.HasPrefix(name, "__"):
 			c.note("%s: this cannot be a name, left out", where)
 			continue
 		case c.known[name]:
@@ -278,8 +277,8 @@ func (c *converter) variables(text raw) []Variable {
 	return out
 }
 
-func (c *converter) variable(where string, from *variable) Variable {
-	v := Variable{Name: from.Name.V, Label: c.line(where+": the label", from.Label.V, MaxTitle), Multi: from.Multi.V || from.All.V}
+func (c *converter) variable(where string, from *variable) dashboard.Variable {
+	v := dashboard.Variable{Name: from.Name.V, Label: c.line(where+": the label", from.Label.V, dashboard.MaxTitle), Multi: from.Multi.V || from.All.V}
 	v.Value = c.chosen(where, from.Current.V.Value)
 	query := asText(from.Query)
 	if query == "" {
@@ -295,7 +294,7 @@ func (c *converter) variable(where string, from *variable) Variable {
 	case "query":
 		c.byQuery(where, query, from, &v)
 	case "custom", "interval":
-		v.Kind = ByList
+		v.Kind = dashboard.ByList
 		if from.Auto.V {
 			c.note("%s: the value auto is left out", where)
 		}
@@ -303,18 +302,18 @@ func (c *converter) variable(where string, from *variable) Variable {
 		v.Value = slices.DeleteFunc(v.Value, func(s string) bool { return !slices.Contains(v.Values, s) })
 		if len(v.Values) == 0 {
 			c.note("%s: there are no values to choose from, it became a text", where)
-			v.Kind = FreeText
+			v.Kind = dashboard.FreeText
 		}
 	case "textbox", "constant":
-		v.Kind = FreeText
+		v.Kind = dashboard.FreeText
 		if len(v.Value) == 0 && query != "" {
-			v.Value = []string{c.clip(where+": the value", query, MaxTitle)}
+			v.Value = []string{c.clip(where+": the value", query, dashboard.MaxTitle)}
 		}
 	default:
-		v.Kind = FreeText
+		v.Kind = dashboard.FreeText
 		c.note("%s: kind %s is not supported, it became a text", where, excerpt.Of(from.Kind.V))
 	}
-	if v.Kind == FreeText {
+	if v.Kind == dashboard.FreeText {
 		v.Multi = false
 	}
 	if !v.Multi && len(v.Value) > 1 {
@@ -326,36 +325,36 @@ func (c *converter) variable(where string, from *variable) Variable {
 // labelValues is the query of a variable: label_values(label), or label_values(selector, label).
 var labelValues = regexp.MustCompile(`(?s)^\s*label_values\(\s*(?:(.*),)?\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*\)\s*$`)
 
-func (c *converter) byQuery(where, query string, from *variable, v *Variable) {
+func (c *converter) byQuery(where, query string, from *variable, v *dashboard.Variable) {
 	if from.Regex.V != "" {
 		c.note("%s: its regular expression is left out, all values are offered", where)
 	}
 	var found []string
-	if len(query) <= MaxExpr {
+	if len(query) <= dashboard.MaxExpr {
 		found = labelValues.FindStringSubmatch(query)
 	}
 	if found == nil {
-		v.Kind = FreeText
+		v.Kind = dashboard.FreeText
 		c.note("%s: the query %s is not supported, it became a text", where, excerpt.Quoted(query))
 		return
 	}
-	v.Kind, v.Of = ByLabel, c.clip(where+": the label", found[2], MaxTitle)
+	v.Kind, v.Of = dashboard.ByLabel, c.clip(where+": the label", found[2], dashboard.MaxTitle)
 	v.Selector = c.expression(where, strings.TrimSpace(found[1]))
 }
 
 // chosen returns what is chosen in a variable; nothing stands for all.
 func (c *converter) chosen(where string, text raw) []string {
-	list := []raw{text}
+	chosen := []raw{text}
 	if bytes.HasPrefix(text, []byte("[")) {
 		var more bool
-		if list, more, _ = elements(text, MaxValues); more {
-			c.note("%s: only the first %d chosen values are kept", where, MaxValues)
+		if chosen, more = list(text, dashboard.MaxValues); more {
+			c.note("%s: only the first %d chosen values are kept", where, dashboard.MaxValues)
 		}
 	}
 	var out []string
-	for _, one := range list {
+	for _, one := range chosen {
 		if value := asText(one); value != "" && value != "$__all" && !strings.HasPrefix(value, "$__auto_interval") {
-			out = append(out, c.clip(where+": a value", value, MaxTitle))
+			out = append(out, c.clip(where+": a value", value, dashboard.MaxTitle))
 		}
 	}
 	return out
@@ -371,11 +370,11 @@ func (c *converter) choices(where, text string) []string {
 		if _, value, ok := strings.Cut(one, " : "); ok {
 			one = value
 		}
-		if one = c.clip(where+": a value", strings.TrimSpace(one), MaxTitle); one == "" || there[one] {
+		if one = c.clip(where+": a value", strings.TrimSpace(one), dashboard.MaxTitle); one == "" || there[one] {
 			continue
 		}
-		if len(out) == MaxValues {
-			c.note("%s: only the first %d values are kept", where, MaxValues)
+		if len(out) == dashboard.MaxValues {
+			c.note("%s: only the first %d values are kept", where, dashboard.MaxValues)
 			break
 		}
 		there[one] = true

@@ -1,4 +1,4 @@
-package dashboard
+package grafana
 
 import (
 	"encoding/json"
@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/quern/quern/internal/dashboard"
 	"github.com/quern/quern/internal/excerpt"
 )
 
@@ -77,8 +78,8 @@ type defaults struct {
 
 // kinds are those of Grafana that have a counterpart.
 var kinds = map[string]string{
-	"timeseries": TimeSeries, "graph": TimeSeries, "stat": Stat, "singlestat": Stat, "bargauge": Stat, "gauge": Gauge,
-	"heatmap": Heatmap, "table": Table, "table-old": Table, "text": Text,
+	"timeseries": dashboard.TimeSeries, "graph": dashboard.TimeSeries, "stat": dashboard.Stat, "singlestat": dashboard.Stat, "bargauge": dashboard.Stat, "gauge": dashboard.Gauge,
+	"heatmap": dashboard.Heatmap, "table": dashboard.Table, "table-old": dashboard.Table, "text": dashboard.Text,
 }
 
 // number returns a number that may be written as a text.
@@ -99,10 +100,10 @@ func is(text raw) bool {
 }
 
 // panel converts one panel, without its place. ok is false if nothing of it can be shown.
-func (c *converter) panel(from *panel) (p Panel, ok bool) {
-	title := c.line("the title of a panel", from.Title.V, MaxTitle)
+func (c *converter) panel(from *panel) (p dashboard.Panel, ok bool) {
+	title := c.line("the title of a panel", from.Title.V, dashboard.MaxTitle)
 	where := "panel " + excerpt.Quoted(title)
-	p = Panel{Title: title, Description: c.clip(where+": the description", from.Description.V, MaxText)}
+	p = dashboard.Panel{Title: title, Description: c.clip(where+": the description", from.Description.V, dashboard.MaxText)}
 	kind := from.Kind.V
 	p.Kind = kinds[kind]
 	switch {
@@ -112,13 +113,13 @@ func (c *converter) panel(from *panel) (p Panel, ok bool) {
 	case p.Kind == "":
 		c.note("%s: kind %s is not supported, left out", where, excerpt.Of(kind))
 		return p, false
-	case p.Kind == Text:
+	case p.Kind == dashboard.Text:
 		c.text(where, from, &p)
 		return p, true
 	case kind == "bargauge":
 		c.note("%s: kind bargauge became stat", where)
 	case kind == "singlestat" && from.GaugeShown.V.Show.V:
-		p.Kind = Gauge
+		p.Kind = dashboard.Gauge
 	}
 	for _, left := range []struct {
 		there bool
@@ -144,7 +145,7 @@ func (c *converter) panel(from *panel) (p Panel, ok bool) {
 	return p, true
 }
 
-func (c *converter) text(where string, from *panel, p *Panel) {
+func (c *converter) text(where string, from *panel, p *dashboard.Panel) {
 	content, mode := from.Options.V.Content.V, from.Options.V.Mode.V
 	if content == "" {
 		content, mode = from.Content.V, from.Mode.V
@@ -152,7 +153,7 @@ func (c *converter) text(where string, from *panel, p *Panel) {
 	if mode == "html" {
 		c.note("%s: its HTML is shown as text", where)
 	}
-	p.Text = c.clip(where+": the text", content, MaxText)
+	p.Text = c.clip(where+": the text", content, dashboard.MaxText)
 }
 
 // target is a query of Grafana.
@@ -164,10 +165,10 @@ type target struct {
 	Source raw   `json:"datasource"`
 }
 
-func (c *converter) queries(where string, targets raw, p *Panel) {
-	all, more, _ := elements(targets, MaxQueries)
+func (c *converter) queries(where string, targets raw, p *dashboard.Panel) {
+	all, more := list(targets, dashboard.MaxQueries)
 	if more {
-		c.note("%s: only the first %d queries are kept", where, MaxQueries)
+		c.note("%s: only the first %d queries are kept", where, dashboard.MaxQueries)
 	}
 	for i, one := range all {
 		var from target
@@ -184,20 +185,20 @@ func (c *converter) queries(where string, targets raw, p *Panel) {
 		case expr == "":
 			c.note("%s: it has no PromQL expression, left out", which)
 			continue
-		case len(expr) > MaxExpr:
-			c.note("%s: it has %d bytes, at most %d are allowed; left out", which, len(expr), MaxExpr)
+		case len(expr) > dashboard.MaxExpr:
+			c.note("%s: it has %d bytes, at most %d are allowed; left out", which, len(expr), dashboard.MaxExpr)
 			continue
 		}
 		legend := from.Legend.V
 		if legend == "__auto" {
 			legend = ""
 		}
-		p.Queries = append(p.Queries, Query{Expr: c.expression(which, expr), Legend: c.line(which+": the legend", legend, MaxTitle)})
+		p.Queries = append(p.Queries, dashboard.Query{Expr: c.expression(which, expr), Legend: c.line(which+": the legend", legend, dashboard.MaxTitle)})
 	}
 }
 
 // look converts unit, scale and thresholds.
-func (c *converter) look(where string, from *panel, p *Panel) {
+func (c *converter) look(where string, from *panel, p *dashboard.Panel) {
 	set := &from.Fields.V.Defaults.V
 	unit, minimum, maximum, decimals := set.Unit.V, set.Min, set.Max, set.Decimals
 	if from.Kind.V == "graph" || from.Kind.V == "singlestat" {
@@ -207,7 +208,7 @@ func (c *converter) look(where string, from *panel, p *Panel) {
 		if decimals == nil {
 			decimals = from.Decimals
 		}
-		if axes, _, _ := elements(from.Axes, 1); len(axes) == 1 {
+		if axes, _ := list(from.Axes, 1); len(axes) == 1 {
 			var left struct {
 				Format words `json:"format"`
 				Min    raw   `json:"min"`
@@ -223,7 +224,7 @@ func (c *converter) look(where string, from *panel, p *Panel) {
 		c.note("%s: min is not below max, both are left out", where)
 		p.Min, p.Max = nil, nil
 	}
-	if n := number(decimals); n != nil && *n == math.Trunc(*n) && *n >= 0 && *n <= MaxDecimals {
+	if n := number(decimals); n != nil && *n == math.Trunc(*n) && *n >= 0 && *n <= dashboard.MaxDecimals {
 		whole := int(*n)
 		p.Decimals = &whole
 	}
@@ -239,30 +240,30 @@ func (c *converter) look(where string, from *panel, p *Panel) {
 }
 
 // oldThresholds are those of singlestat: green, orange from the first number, red from the second.
-func (c *converter) oldThresholds(text string, p *Panel) {
+func (c *converter) oldThresholds(text string, p *dashboard.Panel) {
 	for i, one := range strings.SplitN(text, ",", 3) {
 		if n, err := strconv.ParseFloat(strings.TrimSpace(one), 64); err == nil && i < 2 && !math.IsNaN(n) && !math.IsInf(n, 0) &&
 			(len(p.Thresholds) == 0 || n > p.Thresholds[0].From) {
-			p.Thresholds = append(p.Thresholds, Threshold{From: n, Level: [...]string{Warn, Bad}[i]})
+			p.Thresholds = append(p.Thresholds, dashboard.Threshold{From: n, Level: [...]string{dashboard.Warn, dashboard.Bad}[i]})
 		}
 	}
 }
 
 // thresholds converts steps of colours. A curve shows them only if it says so.
-func (c *converter) thresholds(where string, from *panel, p *Panel) {
+func (c *converter) thresholds(where string, from *panel, p *dashboard.Panel) {
 	set := &from.Fields.V.Defaults.V
-	if style := set.Custom.V.ThresholdsStyle.V.Mode.V; p.Kind == TimeSeries && (style == "" || style == "off") || p.Kind == Heatmap {
+	if style := set.Custom.V.ThresholdsStyle.V.Mode.V; p.Kind == dashboard.TimeSeries && (style == "" || style == "off") || p.Kind == dashboard.Heatmap {
 		return
 	}
-	steps, more, _ := elements(set.Thresholds.V.Steps, MaxThresholds)
+	steps, more := list(set.Thresholds.V.Steps, dashboard.MaxThresholds)
 	if more {
-		c.note("%s: only the first %d thresholds are kept", where, MaxThresholds)
+		c.note("%s: only the first %d thresholds are kept", where, dashboard.MaxThresholds)
 	}
 	if set.Thresholds.V.Mode.V == "percentage" && len(steps) > 1 {
 		c.note("%s: thresholds in percent of the scale are left out", where)
 		return
 	}
-	last := OK
+	last := dashboard.OK
 	for i, one := range steps {
 		var step struct {
 			Colour words `json:"color"`
@@ -275,7 +276,7 @@ func (c *converter) thresholds(where string, from *panel, p *Panel) {
 		}
 		at := number(step.Value)
 		if at == nil { // the first step, from the lowest value on
-			if level == OK || i > 0 {
+			if level == dashboard.OK || i > 0 {
 				continue
 			}
 			at = p.Min
@@ -288,7 +289,7 @@ func (c *converter) thresholds(where string, from *panel, p *Panel) {
 			continue
 		}
 		last = level
-		p.Thresholds = append(p.Thresholds, Threshold{From: *at, Level: level})
+		p.Thresholds = append(p.Thresholds, dashboard.Threshold{From: *at, Level: level})
 	}
 }
 
@@ -300,13 +301,13 @@ func levelOf(colour string) (level string, known bool) {
 	}
 	switch name {
 	case "green", "transparent", "text", "rgba(50, 172, 45, 0.97)", "#299c46", "#73bf69":
-		return OK, true
+		return dashboard.OK, true
 	case "yellow", "orange", "rgba(237, 129, 40, 0.89)", "#eab839", "#ff9830", "#fade2a":
-		return Warn, true
+		return dashboard.Warn, true
 	case "red", "rgba(245, 54, 54, 0.9)", "#d44a3a", "#f2495c", "#c4162a":
-		return Bad, true
+		return dashboard.Bad, true
 	}
-	return OK, false
+	return dashboard.OK, false
 }
 
 // units of Grafana, and Quern's. Those that are equal are left out.
@@ -327,7 +328,7 @@ func (c *converter) unit(where, unit string) string {
 		return ours
 	}
 	if suffix, ok := strings.CutPrefix(unit, "suffix:"); ok {
-		return c.line(where+": the unit", suffix, MaxUnit)
+		return c.line(where+": the unit", suffix, dashboard.MaxUnit)
 	}
 	c.note("%s: the unit %s is left out", where, excerpt.Quoted(unit))
 	return ""

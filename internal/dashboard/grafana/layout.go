@@ -1,4 +1,4 @@
-package dashboard
+package grafana
 
 import (
 	"cmp"
@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/quern/quern/internal/dashboard"
 	"github.com/quern/quern/internal/excerpt"
 )
 
@@ -14,8 +15,6 @@ const (
 	headingHeight = 2
 	// panelHeight is that of a panel that says none.
 	panelHeight = 8
-	// maxTheirPanels bounds the panels and rows that are looked at, of all lists together: some have no counterpart.
-	maxTheirPanels = 4 * MaxPanels
 )
 
 // section is what lies below the title of a row.
@@ -24,19 +23,16 @@ type section struct {
 	panels []placed
 }
 
-// placed is a panel of Grafana at a place, which may reach over the edges. It is not decoded before its section is
-// converted: decoded, the smallest panel takes hundreds of times the memory of its text.
+// placed is a panel of Grafana at a place, which may reach over the edges.
 type placed struct {
 	text raw
 	row  bool
-	at   Rectangle
+	at   dashboard.Rectangle
 }
 
-// elements returns the elements of a list of panels or rows, as far as they may still be looked at.
-func (c *converter) elements(text raw) []raw {
-	all, more, _ := elements(text, maxTheirPanels-c.looked)
-	c.looked += len(all)
-	c.unlooked = c.unlooked || more
+// elements returns the elements of a list of panels or rows, undecoded. What is no list is empty.
+func elements(text raw) (all []raw) {
+	_ = json.Unmarshal(text, &all)
 	return all
 }
 
@@ -44,7 +40,7 @@ func (c *converter) elements(text raw) []raw {
 func (c *converter) sections(panels, rows raw) {
 	all := []section{{}}
 	var list []placed
-	for _, one := range c.elements(panels) {
+	for _, one := range elements(panels) {
 		p, _ := place(one)
 		list = append(list, p)
 	}
@@ -61,11 +57,8 @@ func (c *converter) sections(panels, rows raw) {
 			all = append(all, section{}) // what follows a collapsed row has places of its own
 		}
 	}
-	for _, one := range c.elements(rows) { // of versions before 5
+	for _, one := range elements(rows) { // of versions before 5
 		all = append(all, c.oldRow(one))
-	}
-	if c.unlooked {
-		c.note("the dashboard has too many panels, only the first %d are looked at", maxTheirPanels)
 	}
 	top := 0
 	for _, s := range all {
@@ -79,7 +72,7 @@ func (c *converter) row(text raw) (s section, within bool) {
 	_ = json.Unmarshal(text, &from)
 	c.repeated(&from)
 	s.title = from.Title.V
-	for _, one := range c.elements(from.Panels) {
+	for _, one := range elements(from.Panels) {
 		p, _ := place(one)
 		s.panels = append(s.panels, p)
 	}
@@ -108,10 +101,10 @@ func place(text raw) (p placed, span float64) {
 		}
 		return int(math.Min(v, float64(most)))
 	}
-	p.at.W = whole(g.W.V, Columns/2, Columns)
-	p.at.X = min(whole(g.X.V, 0, Columns), Columns-p.at.W)
-	p.at.H = whole(g.H.V, panelHeight, MaxHeight)
-	p.at.Y = whole(g.Y.V, 0, MaxRow)
+	p.at.W = whole(g.W.V, dashboard.Columns/2, dashboard.Columns)
+	p.at.X = min(whole(g.X.V, 0, dashboard.Columns), dashboard.Columns-p.at.W)
+	p.at.H = whole(g.H.V, panelHeight, dashboard.MaxHeight)
+	p.at.Y = whole(g.Y.V, 0, dashboard.MaxRow)
 	return p, from.Span.V
 }
 
@@ -128,16 +121,16 @@ func (c *converter) oldRow(text raw) section {
 		s.title = from.Title.V
 	}
 	x, y := 0, 0
-	for _, one := range c.elements(from.Panels) {
+	for _, one := range elements(from.Panels) {
 		p, span := place(one)
-		width := Columns / 2
+		width := dashboard.Columns / 2
 		if span >= 1 && span <= 12 {
 			width = 2 * int(span)
 		}
-		if x+width > Columns {
+		if x+width > dashboard.Columns {
 			x, y = 0, y+panelHeight
 		}
-		p.at = Rectangle{x, y, width, panelHeight}
+		p.at = dashboard.Rectangle{X: x, Y: y, W: width, H: panelHeight}
 		x += width
 		s.panels = append(s.panels, p)
 	}
@@ -146,16 +139,16 @@ func (c *converter) oldRow(text raw) section {
 
 // section converts the panels of a section, which begins at a row. It returns the row below it.
 func (c *converter) section(s section, top int) int {
-	if title := c.line("the title of a row", s.title, MaxTitle); title != "" {
-		c.add(Panel{Kind: Text, Text: "# " + title}, Rectangle{0, top, Columns, headingHeight})
+	if title := c.line("the title of a row", s.title, dashboard.MaxTitle); title != "" {
+		c.add(dashboard.Panel{Kind: dashboard.Text, Text: "# " + title}, dashboard.Rectangle{Y: top, W: dashboard.Columns, H: headingHeight})
 		top += headingHeight
 	}
-	var good []Panel
+	var good []dashboard.Panel
 	for _, one := range s.panels {
 		if c.full {
 			return top
 		}
-		if len(good) > MaxPanels { // more than there is room for
+		if len(good) > dashboard.MaxPanels { // more than there is room for
 			break
 		}
 		var from panel
@@ -165,25 +158,25 @@ func (c *converter) section(s section, top int) int {
 			good = append(good, p)
 		}
 	}
-	first := MaxRow
+	first := dashboard.MaxRow
 	for i := range good {
 		first = min(first, good[i].At.Y)
 	}
 	bottom := top
 	for _, p := range good {
 		at := p.At
-		at.Y = min(at.Y-first+top, MaxRow)
+		at.Y = min(at.Y-first+top, dashboard.MaxRow)
 		c.add(p, at)
 		bottom = max(bottom, at.Y+at.H)
 	}
-	return min(bottom, MaxRow)
+	return min(bottom, dashboard.MaxRow)
 }
 
 // add appends a panel, unless there are too many.
-func (c *converter) add(p Panel, at Rectangle) {
-	if len(c.panels) == MaxPanels {
+func (c *converter) add(p dashboard.Panel, at dashboard.Rectangle) {
+	if len(c.panels) == dashboard.MaxPanels {
 		if !c.full {
-			c.note("only the first %d panels are kept", MaxPanels)
+			c.note("only the first %d panels are kept", dashboard.MaxPanels)
 		}
 		c.full = true
 		return
