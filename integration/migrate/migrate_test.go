@@ -28,9 +28,9 @@ import (
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/engine"
-	"github.com/quern/quern/internal/legacy"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/migrate"
+	"github.com/quern/quern/internal/migrate/legacy"
 	"github.com/quern/quern/internal/rollup"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/cassandra"
@@ -259,9 +259,9 @@ func (g *target) migrate(ctx context.Context, from legacy.Reader) (*migrate.Repo
 	return migrate.New(migrate.Parts{From: from, To: g.store, Cache: g.protocol(), Clock: g.clk}, migrate.Options{Shared: true}).Run(ctx)
 }
 
-func open(t *testing.T, k *rhq) *cassandra.Legacy {
+func open(t *testing.T, k *rhq) *legacy.Keyspace {
 	t.Helper()
-	from, err := cassandra.OpenLegacy(t.Context(), k.Options)
+	from, err := legacy.Open(t.Context(), k.Options)
 	require.NoError(t, err)
 	t.Cleanup(from.Close)
 	return from
@@ -461,7 +461,7 @@ func TestInterrupted(t *testing.T) {
 	ends := 0
 	for after := 5; ; after = after * 3 / 2 {
 		ctx, stop := context.WithCancel(t.Context())
-		reader := &stopping{Legacy: from, stop: stop}
+		reader := &stopping{Keyspace: from, stop: stop}
 		reader.left.Store(int64(after))
 		_, err := g.migrate(ctx, reader)
 		stop()
@@ -482,17 +482,17 @@ func TestInterrupted(t *testing.T) {
 
 // stopping stops after some rows.
 type stopping struct {
-	*cassandra.Legacy
+	*legacy.Keyspace
 	left atomic.Int64
 	stop func()
 }
 
 func (s *stopping) Samples(ctx context.Context, schedule int32) iter.Seq2[legacy.Sample, error] {
-	return counted(s, s.Legacy.Samples(ctx, schedule))
+	return counted(s, s.Keyspace.Samples(ctx, schedule))
 }
 
 func (s *stopping) Values(ctx context.Context, level legacy.Level, schedule int32) iter.Seq2[legacy.Value, error] {
-	return counted(s, s.Legacy.Values(ctx, level, schedule))
+	return counted(s, s.Keyspace.Values(ctx, level, schedule))
 }
 
 func counted[T any](s *stopping, seq iter.Seq2[T, error]) iter.Seq2[T, error] {
@@ -620,7 +620,7 @@ func TestRefused(t *testing.T) {
 	}, migrate.Options{}).Run(t.Context())
 	require.ErrorContains(t, err, "six_hour_metrics has rows, but the store has no roll-ups of 6h for them, only 1h,24h")
 
-	_, err = cassandra.OpenLegacy(t.Context(), opts)
+	_, err = legacy.Open(t.Context(), opts)
 	require.ErrorContains(t, err, "lacks the tables of RHQ", "Quern's own have some of the same names")
 	require.NotErrorIs(t, err, storage.ErrUnavailable)
 }

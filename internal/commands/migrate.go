@@ -16,10 +16,9 @@ import (
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
-	"github.com/quern/quern/internal/legacy"
 	"github.com/quern/quern/internal/migrate"
+	"github.com/quern/quern/internal/migrate/legacy"
 	"github.com/quern/quern/internal/storage"
-	"github.com/quern/quern/internal/storage/cassandra"
 	"github.com/quern/quern/internal/terminal"
 )
 
@@ -31,11 +30,11 @@ func Migrate(ctx context.Context, cfg config.Migrate, stdout, stderr io.Writer) 
 	if err != nil {
 		return err
 	}
-	var from *cassandra.Legacy
+	var from *legacy.Keyspace
 	if err := whenThere(ctx, log, &cfg.From, func(ctx context.Context) (err error) {
 		opts := backend.ClusterOptions(&cfg.From, config.Made{})
 		opts.Logger = log.With("component", "cassandra")
-		from, err = cassandra.OpenLegacy(ctx, opts)
+		from, err = legacy.Open(ctx, opts)
 		return err
 	}); err != nil {
 		return stopped(ctx, err, whenStopped)
@@ -150,7 +149,7 @@ func printReport(out io.Writer, r *migrate.Report) {
 }
 
 // finish compares the copy with its source, and drops the legacy tables if requested.
-func finish(ctx context.Context, cfg config.Migrate, r *migrate.Report, from *cassandra.Legacy, stdout io.Writer) error {
+func finish(ctx context.Context, cfg config.Migrate, r *migrate.Report, from *legacy.Keyspace, stdout io.Writer) error {
 	if !r.Equal() {
 		var missing []string
 		for i := range r.Read {

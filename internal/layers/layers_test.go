@@ -75,7 +75,6 @@ var rules = []rule{
 	{"internal/access", []string{"internal/admission", "internal/bound", "internal/clock", "internal/storage"}},
 	{"internal/access/accesstest", []string{"internal/storage"}},
 	{"internal/webconfig", []string{"internal/admission", "internal/clock"}},
-	{"internal/legacy", nil},
 
 	// Settings use the nouns: a ladder, a width, a store's policy.
 	{"internal/config", []string{"internal/client", "internal/metric", "internal/storage"}},
@@ -88,7 +87,7 @@ var rules = []rule{
 	// The contract and its implementations. A store knows nothing of its users.
 	{"internal/storage", blocks},
 	{"internal/storage/pebble", with(storage, "internal/sketch")},
-	{"internal/storage/cassandra", with(storage, "internal/sketch", "internal/legacy", "schema")},
+	{"internal/storage/cassandra", with(storage, "internal/sketch", "schema")},
 	{"internal/storage/storagetest", with(storage, "internal/sketch")},
 
 	// Ingest and aggregation meet in the cache's protocol and nowhere else.
@@ -107,7 +106,8 @@ var rules = []rule{
 	{"internal/engine", with(cache, "internal/ingest", "internal/late", "internal/recovery", "internal/registry", "internal/rollup", "internal/shards")},
 
 	// The migration from a legacy keyspace.
-	{"internal/migrate", with(cache, "internal/legacy", "internal/pace", "internal/registry", "internal/rollup", "internal/sketch")},
+	{"internal/migrate/legacy", []string{"internal/storage", "internal/storage/cassandra"}},
+	{"internal/migrate", with(cache, "internal/migrate/legacy", "internal/pace", "internal/registry", "internal/rollup", "internal/sketch")},
 
 	// Reading goes past the cache: raw is the truth, roll-ups are in their tables.
 	{"internal/late", with(storage, "internal/errand")},
@@ -165,7 +165,7 @@ var rules = []rule{
 	// Opening the store that the options name, for the servers and for the commands beside them.
 	{"internal/backend", with(blocks, "internal/config", "internal/storage", "internal/storage/cassandra", "internal/storage/pebble")},
 	{"internal/commands", with(
-		cache, "internal/access", "internal/api/reading", "internal/api/route", "internal/backend", "internal/client", "internal/config", "internal/dashboard", "internal/dashboard/grafana", "internal/explain", "internal/legacy", "internal/migrate", "internal/pipes", "internal/query",
+		cache, "internal/access", "internal/api/reading", "internal/api/route", "internal/backend", "internal/client", "internal/config", "internal/dashboard", "internal/dashboard/grafana", "internal/explain", "internal/migrate", "internal/migrate/legacy", "internal/pipes", "internal/query",
 		"internal/reaggregate", "internal/storage/cassandra", "internal/storage/pebble", "internal/terminal", "internal/transfer", "internal/verify", "internal/wire",
 	)},
 

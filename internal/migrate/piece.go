@@ -14,8 +14,8 @@ import (
 
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/legacy"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/migrate/legacy"
 	"github.com/quern/quern/internal/rollup"
 	"github.com/quern/quern/internal/sketch"
 	"github.com/quern/quern/internal/storage"

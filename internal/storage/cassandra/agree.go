@@ -25,9 +25,6 @@ func ddl(ctx context.Context, d *driver, cql string) error {
 	if err := d.ContextQuery(ctx, cql, nil).ExecRelease(); err != nil {
 		return convert(ctx, err)
 	}
-	if d.nodes == nil {
-		return nil // RHQ's tables: nothing that follows needs the change
-	}
 	return d.agree(ctx)
 }
 

@@ -48,7 +48,7 @@ func (st statement) again() statement {
 // driver is a gocql session.
 type driver struct {
 	gocqlx.Session
-	nodes *nodes // nil for the first session of connect and for Legacy
+	nodes *nodes // nil for the first session of connect and for Session
 	retry gocql.RetryPolicy
 }
 

@@ -1,5 +1,4 @@
-// Package legacy holds the nouns of RHQ's schema, from which Quern's descends: its tables and what
-// their rows hold. The reader of such a keyspace and the migration share it.
+// Package legacy reads a keyspace of RHQ, from whose schema Quern's descends. Only the migration and its command use it.
 package legacy
 
 import (

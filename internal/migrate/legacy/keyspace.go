@@ -1,0 +1,201 @@
+package legacy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+
+	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/storage/cassandra"
+)
+
+const (
+	// %s stands for the name of the table.
+	cqlSchedules = `SELECT DISTINCT schedule_id FROM %s`
+
+	cqlSamples   = `SELECT time, value FROM %s WHERE schedule_id = ?`
+	cqlValues    = `SELECT time, type, value FROM %s WHERE schedule_id = ?`
+	cqlWaiting   = `SELECT DISTINCT bucket, time FROM %s`
+	cqlWaitingOf = `SELECT schedule_id FROM %s WHERE bucket = ? AND time = ? AND schedule_id IN ?`
+)
+
+// Rows per page. A copy of a block holds one page of samples for each schedule.
+const (
+	manyRows   = 5000
+	sampleRows = 1000
+)
+
+// Keyspace reads a keyspace of RHQ's.
+type Keyspace struct {
+	session *cassandra.Session
+	name    string
+}
+
+var _ Reader = (*Keyspace)(nil)
+
+// Open connects to the keyspace in opts. It refuses a keyspace whose tables are not RHQ's.
+func Open(ctx context.Context, opts cassandra.Options) (*Keyspace, error) {
+	s, err := cassandra.Connect(ctx, opts)
+	if err != nil {
+		return nil, err
+	}
+	k := &Keyspace{session: s, name: opts.Keyspace}
+	if err := k.check(ctx); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return k, nil
+}
+
+// check selects RHQ's columns, since some of Quern's own tables have the same names.
+func (k *Keyspace) check(ctx context.Context) error {
+	_, err := all[rawRow](ctx, k, RawTable, cqlSamples+" LIMIT 1", int32(0))
+	if err == nil {
+		_, err = all[scheduleRow](ctx, k, IndexTable, cqlWaitingOf, "", int64(0), []int32{0})
+	}
+	for _, level := range Levels {
+		if err == nil {
+			_, err = all[row](ctx, k, level.Table(), cqlValues+" LIMIT 1", int32(0))
+		}
+	}
+	if errors.Is(err, storage.ErrRefused) {
+		return fmt.Errorf("keyspace %q lacks the tables of RHQ (%s): check --from-keyspace and --from-hosts (%w)",
+			k.name, strings.Join(Tables(), ", "), err)
+	}
+	return err
+}
+
+// in puts the name of the table into a statement.
+func (k *Keyspace) in(table, cql string) string {
+	return strings.Replace(cql, "%s", fmt.Sprintf("%q.%s", k.name, table), 1)
+}
+
+// rows yields what a query of a table finds. Errors name the table.
+func rows[R any](ctx context.Context, k *Keyspace, pageRows int, table, cql string, args ...any) iter.Seq2[R, error] {
+	return func(yield func(R, error) bool) {
+		for r, err := range cassandra.Select[R](ctx, k.session, pageRows, k.in(table, cql), args...) {
+			if err != nil && !errors.Is(err, context.Canceled) {
+				err = fmt.Errorf("%s: %w", table, err)
+			}
+			if !yield(r, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// all collects rows in a slice.
+func all[R any](ctx context.Context, k *Keyspace, table, cql string, args ...any) ([]R, error) {
+	var out []R
+	for r, err := range rows[R](ctx, k, manyRows, table, cql, args...) {
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, r)
+	}
+	return out, nil
+}
+
+// Close closes the connections.
+func (k *Keyspace) Close() { k.session.Close() }
+
+type scheduleRow struct {
+	ID int32 `db:"schedule_id"`
+}
+
+// Schedules implements Reader.
+func (k *Keyspace) Schedules(ctx context.Context, table string) iter.Seq2[int32, error] {
+	return func(yield func(int32, error) bool) {
+		for r, err := range rows[scheduleRow](ctx, k, manyRows, table, cqlSchedules) {
+			if !yield(r.ID, err) {
+				return
+			}
+		}
+	}
+}
+
+type row struct {
+	TimeMs int64    `db:"time"`
+	Kind   int      `db:"type"`
+	Value  *float64 `db:"value"`
+}
+
+type rawRow struct {
+	TimeMs int64    `db:"time"`
+	Value  *float64 `db:"value"`
+}
+
+// Samples implements Reader.
+func (k *Keyspace) Samples(ctx context.Context, schedule int32) iter.Seq2[Sample, error] {
+	return func(yield func(Sample, error) bool) {
+		for r, err := range rows[rawRow](ctx, k, sampleRows, RawTable, cqlSamples, schedule) {
+			s := Sample{TimeMs: r.TimeMs, Null: r.Value == nil}
+			if r.Value != nil {
+				s.Value = *r.Value
+			}
+			if !yield(s, err) {
+				return
+			}
+		}
+	}
+}
+
+// Values implements Reader.
+func (k *Keyspace) Values(ctx context.Context, level Level, schedule int32) iter.Seq2[Value, error] {
+	return func(yield func(Value, error) bool) {
+		for r, err := range rows[row](ctx, k, manyRows, level.Table(), cqlValues, schedule) {
+			v := Value{TimeMs: r.TimeMs, Kind: Kind(r.Kind), Null: r.Value == nil}
+			if r.Value != nil {
+				v.Value = *r.Value
+			}
+			if !yield(v, err) {
+				return
+			}
+		}
+	}
+}
+
+// Waiting implements Reader.
+func (k *Keyspace) Waiting(ctx context.Context) ([]Waiting, error) {
+	type key struct {
+		Bucket string `db:"bucket"`
+		TimeMs int64  `db:"time"`
+	}
+	found, err := all[key](ctx, k, IndexTable, cqlWaiting)
+	if err != nil {
+		return nil, err
+	}
+	var out []Waiting
+	for _, f := range found {
+		if i := slices.IndexFunc(Levels, func(l Level) bool { return l.Table() == f.Bucket }); i >= 0 {
+			out = append(out, Waiting{Level: Levels[i], TimeMs: f.TimeMs})
+		}
+	}
+	return out, nil
+}
+
+// WaitingOf implements Reader.
+func (k *Keyspace) WaitingOf(ctx context.Context, w Waiting, schedules []int32) ([]int32, error) {
+	found, err := all[scheduleRow](ctx, k, IndexTable, cqlWaitingOf, w.Level.Table(), w.TimeMs, schedules)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]int32, len(found))
+	for i, r := range found {
+		out[i] = r.ID
+	}
+	return out, nil
+}
+
+// Drop drops the five tables, one after the other.
+func (k *Keyspace) Drop(ctx context.Context) error {
+	for _, table := range Tables() {
+		if err := k.session.Exec(ctx, k.in(table, "DROP TABLE IF EXISTS %s")); err != nil {
+			return fmt.Errorf("drop table %s of keyspace %s: %w", table, k.name, err)
+		}
+	}
+	return nil
+}
