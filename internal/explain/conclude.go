@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/recovery"
+	"github.com/quern/quern/internal/rollup"
 	"github.com/quern/quern/internal/storage"
 )
 
@@ -266,12 +266,7 @@ func (x *Explainer) withoutRow(f *found, a *around, now int64) Conclusion {
 // dropped looks for a stored error that says that a run gave up work on the block.
 func dropped(f *found, a *around) (Conclusion, bool) {
 	for _, e := range a.errs {
-		if e.Bucket != f.bucket() || e.Start != f.block.Start {
-			continue
-		}
-		// These are the words of a run's error.
-		_, reason, ok := strings.Cut(e.Message, "marks of slice "+f.slice.String()+" dropped: ")
-		if ok && reason == recovery.Expired.String() {
+		if e.Bucket == f.bucket() && e.Start == f.block.Start && rollup.Expired.Has(e.Message, f.slice) {
 			return Conclusion{Expired, fmt.Sprintf("given up at %s: its input has expired", at(e.TimeMs)), staysPartial, 0}, true
 		}
 	}

@@ -156,7 +156,7 @@ func (s *shardRun) finish(ctx context.Context, g *grind, w *cache.Work) error {
 	err := s.try(ctx, g, w, v)
 	switch {
 	case err == nil && v == recovery.Expired:
-		s.report(ctx, s.key, w.Block.Start, fmt.Errorf("%d marks of slice %s dropped: %s", len(w.Marks), w.Slice, v))
+		s.report(ctx, s.key, w.Block.Start, coded(Expired, w.Slice, "%d marks of slice %s dropped: %s", len(w.Marks), w.Slice, v))
 		return nil
 	case err == nil:
 		return nil
