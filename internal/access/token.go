@@ -87,8 +87,6 @@ type TokenLimits struct {
 	SamplesPerSecond int `json:"max_samples_per_second,omitempty"`
 	// Queries is how many queries, exports and so on, of each kind, run at a time in one process.
 	Queries int `json:"max_queries,omitempty"`
-	// QueryBytes is the memory of these in one process.
-	QueryBytes int64 `json:"max_query_bytes,omitempty"`
 }
 
 // body is the form in which a token is stored, as JSON. A field that is not known here may restrict the token, so
@@ -138,7 +136,7 @@ func (n *NewToken) validate() error {
 func (n *NewToken) enforceable() error {
 	l := n.Limits
 	switch {
-	case l.Series < 0 || l.SamplesPerSecond < 0 || l.Queries < 0 || l.QueryBytes < 0:
+	case l.Series < 0 || l.SamplesPerSecond < 0 || l.Queries < 0:
 		return &InvalidError{"a limit of a token must be positive, or be left out for none"}
 	case n.Roles.Has(Admin) && (len(n.Match) > 0 || l != TokenLimits{}):
 		return &InvalidError{"a token with the role admin can make any other token, so nothing would bind or limit it: give it the roles read or write"}
@@ -146,7 +144,7 @@ func (n *NewToken) enforceable() error {
 		return &InvalidError{"a maximum of series counts those that a token is bound to: give it match[] (--match) as well"}
 	case !n.Roles.Has(Write) && (l.Series > 0 || l.SamplesPerSecond > 0):
 		return &InvalidError{"a limit of series or samples is for tokens with the role write"}
-	case !n.Roles.Has(Read) && (l.Queries > 0 || l.QueryBytes > 0):
+	case !n.Roles.Has(Read) && l.Queries > 0:
 		return &InvalidError{"a limit of queries is for tokens with the role read"}
 	case len(n.Match) > 0:
 		if _, err := bound.Parse(n.Match, l.Series); err != nil {

@@ -222,7 +222,7 @@ func TestInvalidTokens(t *testing.T) {
 		"at most 8 selectors":  {Name: "a", Roles: access.Write, Match: slices.Repeat([]string{`{team="a"}`}, 9)},
 		"counts those":         {Name: "a", Roles: access.Write, Limits: access.TokenLimits{Series: 1}},
 		"with the role write":  {Name: "a", Roles: access.Read, Limits: access.TokenLimits{SamplesPerSecond: 1}},
-		"with the role read":   {Name: "a", Roles: access.Write, Limits: access.TokenLimits{QueryBytes: 1}},
+		"with the role read":   {Name: "a", Roles: access.Write, Limits: access.TokenLimits{Queries: 1}},
 		"must be positive":     {Name: "a", Roles: access.Read, Limits: access.TokenLimits{Queries: -1}},
 	} {
 		_, _, err := e.tokens.Create(t.Context(), n)

@@ -26,8 +26,6 @@ type Client struct {
 type Limits struct {
 	// Turns is the number of turns of each kind.
 	Turns int
-	// QueryBytes is the memory of all its queries together.
-	QueryBytes int64
 }
 
 // OfToken returns the client that has a token, by the token's id.

@@ -65,46 +65,6 @@ func TestBudget(t *testing.T) {
 	require.Panics(t, func() { NewBudget(100, 51) }, "the largest request would need more than half")
 }
 
-// TestSharedBudget: the largest request fits for one client, if it fits at all.
-func TestSharedBudget(t *testing.T) {
-	a := NewClients(nil).Of("192.0.2.1:1")
-	for _, c := range []struct{ limit, largest, share int64 }{{100, 10, 50}, {100, 80, 80}, {100, 1000, 100}} {
-		budget := NewSharedBudget(c.limit, c.largest)
-		claim := budget.Claim(a)
-		require.Equal(t, c.share, claim.Share())
-		require.True(t, claim.Grow(c.share))
-		require.False(t, claim.Grow(1))
-		claim.Shrink(c.share)
-		require.Equal(t, c.share, claim.Held())
-		claim.Shrink(3)
-		require.Equal(t, int64(3), claim.Held())
-		require.True(t, claim.Grow(c.share-3))
-		claim.Shrink(0)
-		require.Zero(t, budget.held.all)
-		require.Empty(t, budget.held.of)
-		anybody := budget.Claim(Client{})
-		require.Equal(t, c.limit, anybody.Share())
-	}
-}
-
-// TestCover: a claim grows and shrinks in steps, up to what is given, and stays as it is where there is no room.
-func TestCover(t *testing.T) {
-	budget := NewBudget(100, 10)
-	a, b := budget.Claim(Client{}), budget.Claim(Client{})
-	for _, c := range []struct{ n, more, held int64 }{{1, 10, 10}, {10, 0, 10}, {11, 10, 20}, {65, 46, 66}, {9, -56, 10}, {70, 60, 70}, {0, -70, 0}} {
-		more, ok := a.Cover(c.n, 10, 66)
-		require.True(t, ok)
-		require.Equal(t, c.more, more, "%+v", c)
-		require.Equal(t, c.held, a.Held(), "%+v", c)
-	}
-	require.True(t, b.Grow(70))
-	more, ok := a.Cover(31, 10, 66)
-	require.False(t, ok)
-	require.Equal(t, int64(40), more)
-	require.Zero(t, a.Held())
-	require.Equal(t, int64(70), budget.held.all)
-}
-
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const a, b = "192.0.2.1:1", "192.0.2.2:1"

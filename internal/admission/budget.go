@@ -27,18 +27,6 @@ func NewBudget(limit, largest int64) *Budget {
 	return &Budget{held: newHoldings(limit, half(limit))}
 }
 
-// NewSharedBudget returns a budget of limit bytes, of which one client holds up to half, but always
-// the largest request that fits into the budget. It is for queries, which may be larger than half of
-// what the machine has for them. Limits.QueryBytes are of this budget.
-func NewSharedBudget(limit, largest int64) *Budget {
-	b := &Budget{held: newHoldings(limit, max(half(limit), min(largest, limit)))}
-	b.held.own = func(l Limits) int64 { return l.QueryBytes }
-	return b
-}
-
-// Share returns how much a client may hold.
-func (b *Budget) Share(c Client) int64 { return b.held.shareOf(c) }
-
 // Claim starts a claim of a request to the budget. The claim holds nothing yet.
 func (b *Budget) Claim(c Client) Claim { return Claim{budget: b, client: c} }
 
@@ -61,23 +49,8 @@ func (c *Claim) Grow(n int64) bool {
 	return true
 }
 
-// Cover has the claim hold n bytes, rounded up to whole steps, if that is no more than most. If there is
-// no room for the difference, more, it returns false and changes nothing.
-func (c *Claim) Cover(n, step, most int64) (more int64, ok bool) {
-	want := min((n+step-1)/step*step, max(n, most))
-	more = want - c.held
-	if more > 0 {
-		return more, c.Grow(more)
-	}
-	c.Shrink(want)
-	return more, true
-}
-
 // Held returns the bytes that the claim holds.
 func (c *Claim) Held() int64 { return c.held }
-
-// Share returns how many bytes all claims of the client may hold together.
-func (c *Claim) Share() int64 { return c.budget.Share(c.client) }
 
 // Shrink gives back all but n bytes, if the claim holds more.
 func (c *Claim) Shrink(n int64) {

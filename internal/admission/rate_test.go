@@ -43,22 +43,11 @@ func TestRate(t *testing.T) {
 // a client's share.
 func TestClientsByToken(t *testing.T) {
 	clients := admission.NewClients(admission.Loopback())
-	small := admission.OfToken("a", admission.Limits{Turns: 1, QueryBytes: 10})
-	large := admission.OfToken("b", admission.Limits{Turns: 100, QueryBytes: 1000})
+	small := admission.OfToken("a", admission.Limits{Turns: 1})
+	large := admission.OfToken("b", admission.Limits{Turns: 100})
 	ctx := admission.WithClient(t.Context(), small)
 	require.Equal(t, small, clients.For(ctx, "127.0.0.1:1"))
 	require.Equal(t, clients.Of("192.0.2.1:1"), clients.For(t.Context(), "192.0.2.1:2"))
-
-	queries := admission.NewSharedBudget(100, 0)
-	require.EqualValues(t, 10, queries.Share(small))
-	require.EqualValues(t, 50, queries.Share(large))
-	one, two, other := queries.Claim(small), queries.Claim(small), queries.Claim(large)
-	require.True(t, one.Grow(6))
-	require.False(t, two.Grow(6))
-	require.True(t, other.Grow(50))
-	require.False(t, other.Grow(1))
-	forms := admission.NewBudget(100, 50)
-	require.EqualValues(t, 50, forms.Share(small), "the limit is one of queries")
 
 	turns := admission.NewTurns(admission.TurnOptions{N: 4, Name: "queries", Clients: clients})
 	give, err := turns.Take(ctx, "127.0.0.1:1")

@@ -69,12 +69,12 @@ func wireToken(t *access.Token) wire.Token {
 	return wire.Token{
 		ID: t.ID, Name: t.Name, Roles: t.Roles.Names(), Author: t.Author, Created: t.CreatedMs, Expires: t.ExpiresMs,
 		Match: t.Match, MaxSeries: t.Limits.Series, MaxSamplesPerSecond: t.Limits.SamplesPerSecond,
-		MaxQueries: t.Limits.Queries, MaxQueryBytes: t.Limits.QueryBytes,
+		MaxQueries: t.Limits.Queries,
 	}
 }
 
 func (t *Tokens) create(w http.ResponseWriter, r *http.Request) {
-	if !knows(w, r, "name", "role", "expires", "match[]", "max_series", "max_samples_per_second", "max_queries", "max_query_bytes") {
+	if !knows(w, r, "name", "role", "expires", "match[]", "max_series", "max_samples_per_second", "max_queries") {
 		return
 	}
 	var names []string
@@ -109,10 +109,6 @@ func (t *Tokens) create(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		*to = int(n)
-	}
-	if want.Limits.QueryBytes, err = limit(r, "max_query_bytes"); err != nil {
-		respond.Error(w, http.StatusBadRequest, err.Error())
-		return
 	}
 	token, secret, err := t.tokens.Create(r.Context(), want)
 	if err != nil {

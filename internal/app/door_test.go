@@ -579,9 +579,9 @@ func TestTokenCommands(t *testing.T) {
 	var said bytes.Buffer
 	require.NoError(t, commands.CreateToken(t.Context(), config.NewToken{
 		Connection: admin, Name: "team", Roles: []string{"read", "write"}, Match: []string{`{team="web"}`, `{team="ops"}`},
-		MaxSeries: 1, MaxSamplesPerSecond: 2, MaxQueries: 3, MaxQueryBytes: 4,
+		MaxSeries: 1, MaxSamplesPerSecond: 2, MaxQueries: 3,
 	}, io.Discard, &said))
-	const bound = `only series of {team="web"} or {team="ops"}, at most 1 series, at most 2 samples a second, at most 3 queries at a time, at most 4 bytes for queries`
+	const bound = `only series of {team="web"} or {team="ops"}, at most 1 series, at most 2 samples a second, at most 3 queries at a time`
 	require.Contains(t, said.String(), "It is for "+bound+". Keep it")
 	var table bytes.Buffer
 	require.NoError(t, commands.ListTokens(t.Context(), admin, &table, io.Discard))

@@ -35,6 +35,8 @@ type setup struct {
 	log   *slog.Logger
 	// metrics registers the metrics of the parts; nil for none.
 	metrics prometheus.Registerer
+	// memoryLimit is Go's memory limit in bytes, 0 for none; see limitMemory.
+	memoryLimit int64
 }
 
 // roles are what a process does over its store.
@@ -117,7 +119,7 @@ func (s *setup) startIngest(ctx context.Context, p *process, unfit func() error)
 		Store: p.Store, Index: p.index, Settings: p.Store.Settings(), WholeFrom: p.Store.WholeFrom, Clock: s.clk,
 	}, query.Options{
 		Outstanding: p.Recovery.Outstanding, FutureLimit: p.policy.FutureLimit, Late: p.Late, Sightings: p.seen, Beside: p.beside.run, Metrics: s.metrics,
-		MaxSamples: s.cfg.Query.MaxSamples, Memory: queryMemory(memory(ctx), s.cfg.Query.MaxSamples),
+		MaxSamples: s.cfg.Query.MaxSamples,
 	})
 	leaseAge := time.Duration(0)
 	if s.shared() {
@@ -125,7 +127,7 @@ func (s *setup) startIngest(ctx context.Context, p *process, unfit func() error)
 	}
 	maxBytes := s.cfg.MaxSeriesBytes
 	if maxBytes == config.HalfOfMemory {
-		maxBytes = memory(ctx) / 2
+		maxBytes = s.memoryLimit / 2
 	}
 	p.Start(ctx, registry.Options{
 		MaxSeries: s.cfg.MaxSeries, MaxSeriesPerSource: s.cfg.MaxSeriesPerSource, OnNew: p.index.Add,

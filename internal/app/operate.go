@@ -6,6 +6,7 @@ import (
 	"github.com/quern/quern/internal/api/reading"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/explain"
+	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/reaggregate"
 )
 
@@ -17,7 +18,7 @@ func (s *setup) operate(e *process, turns reading.Turns) api.Registrar {
 	}
 	return reading.NewOperate(reading.OperateOptions{
 		Explainer: explain.New(explain.Parts{
-			Store: e.Store, Index: e.index, Cache: e.Cache, Recovery: e.Recovery, Clock: s.clk, Memory: e.reader.Memory(),
+			Store: e.Store, Index: e.index, Cache: e.Cache, Recovery: e.Recovery, Clock: s.clk,
 		}, s.cfg.Query.MaxSamples),
 		Reaggregator: again, TakeBack: s.cfg.EnableAdminAPI, Clock: s.clk, Turns: turns,
 	})
@@ -26,7 +27,7 @@ func (s *setup) operate(e *process, turns reading.Turns) api.Registrar {
 // verify returns the endpoint that compares rows with their samples.
 func (s *setup) verify(e *process, turns *admission.Turns) api.Registrar {
 	return reading.NewVerify(reading.VerifyOptions{
-		Memory: e.reader.Memory(), Repair: s.cfg.EnableReaggregate, TakeBack: s.cfg.EnableAdminAPI,
+		MaxBytes: s.cfg.Query.MaxSamples * query.SampleBytes, Repair: s.cfg.EnableReaggregate, TakeBack: s.cfg.EnableAdminAPI,
 		Clock: s.clk, Turns: turns, Logger: component(s.log, "http"),
 	})
 }

@@ -1,7 +1,6 @@
 package app
 
 import (
-	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/api/promapi"
 	"github.com/quern/quern/internal/api/reading"
 	"github.com/quern/quern/internal/deletion"
@@ -14,7 +13,7 @@ import (
 func (s *server) prometheusAPI(q *query.Querier, turns reading.Turns) *promapi.API {
 	engine, queryable := promquery.New(q, promquery.Options{
 		Timeout: s.cfg.Query.Timeout, MaxSamples: s.cfg.Query.MaxSamples,
-		Lookback: s.cfg.Query.Lookback, Memory: q.Memory(),
+		Lookback: s.cfg.Query.Lookback, MemoryLimit: s.memoryLimit,
 		Logger: component(s.log, "promql"), Metrics: s.metrics,
 	})
 	opts := promapi.Options{
@@ -27,15 +26,4 @@ func (s *server) prometheusAPI(q *query.Querier, turns reading.Turns) *promapi.A
 		})
 	}
 	return promapi.New(opts)
-}
-
-// queryMemory returns the budget of all queries: a quarter of the process's memory, of which labels
-// may take half. The last quarter is for bodies, the store and garbage. If the memory is unknown,
-// there is no limit.
-func queryMemory(all int64, maxSamples int) *admission.Budget {
-	if all <= 0 {
-		return nil
-	}
-	const sampleBytes = 16
-	return admission.NewSharedBudget(all/4, int64(maxSamples)*sampleBytes)
 }

@@ -176,6 +176,9 @@ func (s *server) run(stopped context.Context, l net.Listener, started func(addr 
 	if err = s.limitConnections(); err != nil {
 		return err
 	}
+	if err = s.limitMemory(); err != nil {
+		return err
+	}
 	web := api.NewHTTPServer(s.guarded(&s.gate), api.Serving{
 		Clock: s.clk, Logger: s.log, Stall: s.cfg.Stall, Clients: s.clients, Requests: s.cfg.MaxConnections,
 	})

@@ -53,7 +53,6 @@ func bounds(t *wire.Token) string {
 		{int64(t.MaxSeries), "series"},
 		{int64(t.MaxSamplesPerSecond), "samples a second"},
 		{int64(t.MaxQueries), "queries at a time"},
-		{t.MaxQueryBytes, "bytes for queries"},
 	} {
 		if l.n > 0 {
 			all = append(all, fmt.Sprintf("at most %d %s", l.n, l.what))
@@ -83,13 +82,13 @@ func newToken(ctx context.Context, cfg *config.NewToken, stderr io.Writer) (made
 		token, secret, err := access.NewTokens(st, clock.System{}, log).Create(ctx, access.NewToken{
 			Name: cfg.Name, Roles: roles, Author: "quern token create --in-store", Lasts: cfg.Expires, Match: cfg.Match,
 			Limits: access.TokenLimits{
-				Series: cfg.MaxSeries, SamplesPerSecond: cfg.MaxSamplesPerSecond, Queries: cfg.MaxQueries, QueryBytes: cfg.MaxQueryBytes,
+				Series: cfg.MaxSeries, SamplesPerSecond: cfg.MaxSamplesPerSecond, Queries: cfg.MaxQueries,
 			},
 		})
 		if err == nil {
 			made = wire.NewToken{Token: wire.Token{
 				ID: token.ID, Name: token.Name, Roles: token.Roles.Names(), Created: token.CreatedMs, Expires: token.ExpiresMs, Match: token.Match,
-				MaxSeries: cfg.MaxSeries, MaxSamplesPerSecond: cfg.MaxSamplesPerSecond, MaxQueries: cfg.MaxQueries, MaxQueryBytes: cfg.MaxQueryBytes,
+				MaxSeries: cfg.MaxSeries, MaxSamplesPerSecond: cfg.MaxSamplesPerSecond, MaxQueries: cfg.MaxQueries,
 			}, Secret: secret}
 		}
 		return err
@@ -101,7 +100,7 @@ func madeByServer(ctx context.Context, cfg *config.NewToken, stderr io.Writer) (
 	form := url.Values{"name": {cfg.Name}, "role": cfg.Roles, "match[]": cfg.Match, "expires": {metric.FormatSpan(cfg.Expires)}}
 	for name, n := range map[string]int64{
 		"max_series": int64(cfg.MaxSeries), "max_samples_per_second": int64(cfg.MaxSamplesPerSecond),
-		"max_queries": int64(cfg.MaxQueries), "max_query_bytes": cfg.MaxQueryBytes,
+		"max_queries": int64(cfg.MaxQueries),
 	} {
 		if n > 0 {
 			form.Set(name, strconv.FormatInt(n, 10))
@@ -117,7 +116,7 @@ func madeByServer(ctx context.Context, cfg *config.NewToken, stderr io.Writer) (
 	}
 	// A server of an earlier version does not know what it was asked for.
 	if !slices.Equal(made.Match, cfg.Match) || made.MaxSeries != cfg.MaxSeries || made.MaxSamplesPerSecond != cfg.MaxSamplesPerSecond ||
-		made.MaxQueries != cfg.MaxQueries || made.MaxQueryBytes != cfg.MaxQueryBytes {
+		made.MaxQueries != cfg.MaxQueries {
 		return made, fmt.Errorf("the server has made token %s without what was to bind or limit it: revoke it by `quern token revoke %s`, and update the server", made.ID, made.ID)
 	}
 	return made, nil

@@ -108,7 +108,8 @@ type Made struct {
 
 // Query limits queries.
 type Query struct {
-	Timeout     time.Duration
+	Timeout time.Duration
+	// MaxSamples is the number of samples that a query may hold, 0 for what the memory has room for.
 	MaxSamples  int
 	Concurrency int
 	// Exports is the number of exports and row reads that are answered at once.
@@ -279,7 +280,7 @@ func (p *parser) ingest(cfg *Config) {
 	cfg.MaxSeriesBytes = int64(p.within("max-series-bytes", HalfOfMemory, 1<<50))
 	cfg.MaxBodyBytes = int64(p.within("max-body-bytes", 1, 1<<30))
 	cfg.Query = Query{
-		Timeout: p.positive("query-timeout"), MaxSamples: p.within("query-max-samples", 1, 1<<40),
+		Timeout: p.positive("query-timeout"), MaxSamples: p.within("query-max-samples", 0, 1<<40),
 		Concurrency: p.within("query-concurrency", 1, 1<<20), Exports: p.within("export-concurrency", 1, 1<<20), Lookback: p.interval("query-lookback"),
 	}
 }

@@ -96,7 +96,7 @@ func TestDefaults(t *testing.T) {
 			"host.name", "k8s.cluster.name", "k8s.namespace.name", "k8s.node.name", "k8s.pod.name", "k8s.container.name",
 		},
 		MaxPendingSamples: 2 << 20, MaxSeriesBytes: HalfOfMemory, MaxBodyBytes: 16 << 20,
-		Query:       Query{Timeout: 2 * time.Minute, MaxSamples: 50_000_000, Concurrency: 20, Exports: 8, Lookback: 5 * time.Minute},
+		Query:       Query{Timeout: 2 * time.Minute, Concurrency: 20, Exports: 8, Lookback: 5 * time.Minute},
 		HostMetrics: true, HostMetricsInterval: 10 * time.Second,
 		Log: Log{LogLevel: slog.LevelInfo, LogFormat: "text"},
 	}, cfg)
@@ -240,7 +240,7 @@ func TestWrong(t *testing.T) {
 		{[]string{"--repack-rate", "-1"}, `--repack-rate -1: must be between 0 and`},
 		{[]string{"--max-body-bytes", "0"}, `--max-body-bytes 0: must be between 1 and`},
 		{[]string{"--query-timeout", "0s"}, `--query-timeout 0s: must be more than 0`},
-		{[]string{"--query-max-samples", "0"}, `--query-max-samples 0: must be between 1 and`},
+		{[]string{"--query-max-samples", "-1"}, `--query-max-samples -1: must be between 0 and`},
 		{[]string{"--query-concurrency", "0"}, `--query-concurrency 0: must be between 1 and`},
 		{[]string{"--export-concurrency", "0"}, `--export-concurrency 0: must be between 1 and`},
 		{[]string{"--stall-timeout", "0"}, `--stall-timeout 0: must be more than 0`},

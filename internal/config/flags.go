@@ -194,7 +194,7 @@ func ingestFlags() []cli.Flag {
 		integer(catIngest, "max-series-bytes", HalfOfMemory, "maximum memory for the labels of all series, those without data included; 0 is no limit, -1 is half of the memory that the process may use"),
 		integer(catIngest, "max-body-bytes", 16<<20, "maximum size of a compressed body, and four times that decompressed; larger ones are answered 413"),
 		span(catQuery, "query-timeout", 2*time.Minute, "maximum duration of a PromQL query"),
-		integer(catQuery, "query-max-samples", 50_000_000, "maximum number of samples that a PromQL query may hold at once"),
+		integer(catQuery, "query-max-samples", 0, "maximum number of samples that a PromQL query may hold at once; 0 is as many as fit into a quarter of the memory at 16 bytes each, if --query-concurrency queries hold as many, and 50000000 at most"),
 		integer(catQuery, "query-concurrency", 20, "maximum number of queries answered at once; others wait"),
 		integer(catQuery, "export-concurrency", 8, "maximum number of exports and reads of roll-up rows answered at once; others wait"),
 		span(catQuery, "query-lookback", 5*time.Minute, "maximum age of the sample that represents a series at a given time"),

@@ -22,7 +22,6 @@ type NewToken struct {
 	// Match are selectors of series, none for all. The limits are 0 for none.
 	Match                                      []string
 	MaxSeries, MaxSamplesPerSecond, MaxQueries int
-	MaxQueryBytes                              int64
 }
 
 // RevokeToken holds the options of `quern token revoke`.
@@ -47,7 +46,6 @@ func NewTokenFlags() []cli.Flag {
 		integer(catToken, "max-match-series", 0, "maximum number of series that match --match, whoever made them, for the token to make one more; 0 is no limit"),
 		integer(catToken, "max-samples-per-second", 0, "samples that the token may send to one process a second, over time; 0 is no limit"),
 		integer(catToken, "max-queries", 0, "queries, exports and so on, of each kind, that the token may have in progress in one process; 0 is its share, half of all"),
-		integer(catToken, "max-query-bytes", 0, "memory that these may take together; 0 is its share, half of what all queries may take"),
 	})
 }
 
@@ -70,7 +68,6 @@ func FromNewToken(c *cli.Context) (NewToken, error) {
 		n.MaxSeries = p.within("max-match-series", 0, 1<<40)
 		n.MaxSamplesPerSecond = p.within("max-samples-per-second", 0, 1<<40)
 		n.MaxQueries = p.within("max-queries", 0, 1<<30)
-		n.MaxQueryBytes = int64(p.within("max-query-bytes", 0, 1<<50))
 	})
 }
 

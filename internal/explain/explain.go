@@ -16,7 +16,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/bound"
 	"github.com/quern/quern/internal/cache"
@@ -51,18 +50,15 @@ type Explainer struct {
 	clk      clock.Clock
 	// maxSamples is the number of samples of one slice that a request may hold.
 	maxSamples int
-	memory     *admission.Budget
 }
 
-// Parts are what an Explainer works with. All but Memory are required.
+// Parts are what an Explainer works with. All are required.
 type Parts struct {
 	Store    storage.Store
 	Index    *query.Index
 	Cache    *cache.Cache
 	Recovery *recovery.Recovery
 	Clock    clock.Clock
-	// Memory is what all queries may hold together. The default is no limit.
-	Memory *admission.Budget
 }
 
 // New returns an Explainer for the series of an index. It refuses a series that has more than
@@ -70,7 +66,6 @@ type Parts struct {
 func New(p Parts, maxSamples int) *Explainer {
 	return &Explainer{
 		store: p.Store, ladder: p.Store.Settings().Ladder, index: p.Index, cache: p.Cache, recovery: p.Recovery, clk: p.Clock, maxSamples: maxSamples,
-		memory: p.Memory,
 	}
 }
 
@@ -252,21 +247,12 @@ func (x *Explainer) readInput(ctx context.Context, id metric.ScheduleID, f *foun
 	if f.bucket() == metric.Raw {
 		var set blocks.SampleSet
 		set.Reset(one(id))
-		memory, held := query.NewMemory(ctx, x.memory, 1), 0
-		defer memory.Release()
 		for ch, err := range x.store.RawChunks(ctx, one(id), f.slice.StartMs, f.slice.EndMs) {
 			if err != nil {
 				return fmt.Errorf("read raw samples of series %d: %w", id, err)
 			}
-			in := set.Open(ch.Data)
-			if held, err = memory.Raise(held, set.Bytes()+in.Scratch()); err != nil {
-				return err
-			}
-			if held, err = memory.Raise(held, in.Needs()); err != nil {
-				return err
-			}
 			before := set.Added()
-			if in.Add() != nil {
+			if set.Add(ch.Data) != nil {
 				f.input.Damaged++
 			} else if set.Added() > before {
 				f.input.Chunks++

@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/bound"
 	"github.com/quern/quern/internal/cache"
@@ -579,36 +578,6 @@ func TestTooManySamples(t *testing.T) {
 	require.ErrorContains(t, err, "--query-max-samples")
 	_, err = w.x.Explain(t.Context(), sels, clockAt(9, 10).UnixMilli(), 1)
 	require.NoError(t, err)
-}
-
-// TestSharesMemory: the samples of a series are claimed from what all queries may hold together, while
-// they are looked at.
-func TestSharesMemory(t *testing.T) {
-	w := newWorld(t, nil)
-	slice := metric.DefaultLadder().SliceAt(metric.Raw, clockAt(10, 0).UnixMilli())
-	samples := make([]metric.Sample, 0, maxSamples/2)
-	for n := range int64(maxSamples / 2) {
-		samples = append(samples, metric.Sample{TimeMs: slice.StartMs + n, Value: 1})
-	}
-	require.NoError(t, w.store.Write(t.Context(), &storage.Batch{Raw: []storage.RawChunk{{
-		SliceMs: slice.StartMs, Chunk: storage.Chunk{ID: blocks.NewIDs(2).Next(clock.NowMs(w.clk)), Data: blocks.AppendSamples(nil, samples)},
-	}}}))
-	sels, err := query.ParseSelectors(t.Context(), []string{"a"})
-	require.NoError(t, err)
-	ask := func(room, others int64) error {
-		memory := admission.NewBudget(room, room/2)
-		other := memory.Claim(admission.Client{})
-		require.True(t, other.Grow(others))
-		parts := w.parts
-		parts.Memory = memory
-		_, err := explain.New(parts, maxSamples).Explain(t.Context(), sels, clockAt(10, 10).UnixMilli(), 1)
-		require.True(t, other.Grow(room-others), "all is given back")
-		return err
-	}
-	require.NoError(t, ask(8<<20, 0))
-	require.ErrorIs(t, ask(8<<20, 7<<20), admission.ErrNoRoom)
-	var never *query.RequestError
-	require.ErrorAs(t, ask(1<<20, 0), &never)
 }
 
 // TestAway: an error of any store operation is the answer.

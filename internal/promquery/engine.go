@@ -10,6 +10,10 @@
 //
 // A function of a range of raw samples gets its windows as parts of what was read; see windowed.
 //
+// A query has limits: the samples that it holds, its series, its time, and the memory of the process; see account and
+// watch. What the engine makes in one go, without a look at its context, has limits before it begins; see made and
+// rewriter.subquery.
+//
 // Times are in Unix ms. Windows of raw samples are PromQL's, (t-range, t]; windows of rows are
 // [t-range, t), see reading.
 package promquery
@@ -20,17 +24,14 @@ import (
 	"fmt"
 	"log/slog"
 	"time"
-	"unsafe"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/timestamp"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/util/annotations"
 
-	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/query"
 )
 
@@ -41,9 +42,8 @@ type Options struct {
 	// MaxSamples is the maximum number of samples that a query may hold at a time. The default is
 	// 50,000,000.
 	MaxSamples int
-	// Memory is what all queries may hold together, with their results and lists of series. A query
-	// that finds no room ends with admission.ErrNoRoom. The default is no limit.
-	Memory *admission.Budget
+	// MemoryLimit is the bytes of the heap beyond which queries end, those that run longest first. The default is no limit.
+	MemoryLimit int64
 	// Lookback is the maximum age of the sample that an instant selector returns. The default is
 	// 5m.
 	Lookback time.Duration
@@ -71,6 +71,8 @@ func (o Options) EnsureDefaults() Options {
 type Engine struct {
 	engine  *promql.Engine
 	timeout time.Duration
+	// noWindows leaves the windows of functions to the engine, which has options that windows do not know.
+	noWindows bool
 	// subqueryStepMs returns the step, given the range, of a subquery without an explicit step.
 	subqueryStepMs func(rangeMs int64) int64
 }
@@ -90,12 +92,15 @@ func New(q *query.Querier, opts Options) (*Engine, *Queryable) {
 		EnableAtModifier:         true,
 		EnableNegativeOffset:     true,
 		EnablePerStepStats:       true,
-	}), &Queryable{q: q, maxSamples: int64(opts.MaxSamples), memory: opts.Memory}
+	}), &Queryable{q: q, maxSamples: int64(opts.MaxSamples), watch: newWatch(opts.MemoryLimit)}
 }
 
 // NewEngine makes an engine with options of Prometheus' engine. NoStepSubqueryIntervalFn must be set.
 func NewEngine(opts promql.EngineOpts) *Engine {
-	return &Engine{engine: promql.NewEngine(opts), timeout: opts.Timeout, subqueryStepMs: opts.NoStepSubqueryIntervalFn}
+	return &Engine{
+		engine: promql.NewEngine(opts), timeout: opts.Timeout, subqueryStepMs: opts.NoStepSubqueryIntervalFn,
+		noWindows: opts.EnableTypeAndUnitLabels,
+	}
 }
 
 // NewInstantQuery implements promql.QueryEngine. It rewrites a query only if q is a Queryable of
@@ -117,8 +122,7 @@ func (e *Engine) NewRangeQuery(
 	})
 }
 
-// prepare makes a query, rewrites it, and claims what its evaluation takes, as far as that is known before anything is
-// read.
+// prepare makes a query and rewrites it.
 func (e *Engine) prepare(
 	ctx context.Context, q storage.Queryable, begin func(storage.Queryable) (promql.Query, error),
 ) (promql.Query, error) {
@@ -139,70 +143,44 @@ func (e *Engine) prepare(
 		return nil, err
 	}
 	r := rewriter{
-		prep: p, q: during.q, lookbackMs: stmt.LookbackDelta.Milliseconds(), subqueryStepMs: e.subqueryStepMs,
+		prep: p, q: during.q, lookbackMs: stmt.LookbackDelta.Milliseconds(), subqueryStepMs: e.subqueryStepMs, maxSteps: during.maxSamples,
+		noWindows: e.noWindows,
 	}
 	all := grid{startMs: timestamp.FromTime(stmt.Start), endMs: timestamp.FromTime(stmt.End), stepMs: stmt.Interval.Milliseconds()}
-	r.err = p.name(stmt.Expr)
+	p.name(stmt.Expr)
+	p.made = madeBy(stmt.Expr, all.steps())
+	p.refused = p.made.over(nil, during.maxSamples)
 	stmt.Expr = r.rewrite(stmt.Expr, all)
-	if r.err == nil {
-		p.weigher = &weigher{
-			index: during.q.Index(), account: p.account, maxSamples: during.maxSamples, lookbackMs: r.lookbackMs, subqueryStepMs: e.subqueryStepMs,
-			expr: stmt.Expr, grid: all,
-			smoothed: make(map[*labels.Matcher]grid), selected: make(map[*labels.Matcher]*selected), instructions: make(map[string]float64),
-			subqueries: make(map[argument]*parser.SubqueryExpr),
-		}
-		p.account.claims(ctx, during.memory)
-		p.refused = p.weigher.weigh()
-		if heavy := (*weightError)(nil); errors.As(p.refused, &heavy) { // Exec answers the others
-			r.err = heavy
-		}
-	}
-	prepared := &preparedQuery{Query: inner, prep: p, account: p.account, timeout: e.timeout}
 	if r.err != nil {
-		prepared.Close()
+		inner.Close()
 		return nil, r.err
 	}
-	return prepared, nil
+	return &preparedQuery{Query: inner, prep: p, watch: during.watch, timeout: e.timeout}, nil
 }
 
 // preparedQuery is a query that adds the notes and warnings of its preparation to the result.
 type preparedQuery struct {
 	promql.Query
 	prep    *preparation
-	account *account
+	watch   *watch
 	timeout time.Duration
-}
-
-// Close implements promql.Query.
-func (q *preparedQuery) Close() {
-	q.Query.Close()
-	q.account.only(0)
-}
-
-// samplesOf returns what a result takes, in samples.
-func samplesOf(v parser.Value) (n int64) {
-	switch v := v.(type) {
-	case promql.Matrix:
-		for i := range v {
-			n += int64(cap(v[i].Floats) + samplesIn(int(v[i].Metric.ByteSize())) + samplesIn(int(unsafe.Sizeof(v[i]))))
-		}
-	case promql.Vector:
-		for i := range v {
-			n += int64(samplesIn(int(v[i].Metric.ByteSize())) + samplesIn(int(unsafe.Sizeof(v[i]))))
-		}
-	}
-	return n
 }
 
 // Exec implements promql.Query. It may be called once, and leaves a Statement without its expression.
 func (q *preparedQuery) Exec(ctx context.Context) *promql.Result {
 	if q.prep.refused != nil {
-		return &promql.Result{Err: q.prep.refused}
+		return &promql.Result{Err: named(q.prep.refused, q.prep.account.most, q.timeout)}
 	}
+	ctx, end := q.watch.begin(ctx)
+	defer end()
 	ctx, cancel := context.WithTimeout(ctx, q.timeout) // the engine has one of its own, which it does not tell
 	defer cancel()
 	q.prep.ctx = ctx
 	r := q.Query.Exec(ctx)
+	r.Err = named(r.Err, q.prep.account.most, q.timeout)
+	if memory := (*memoryError)(nil); r.Err != nil && errors.As(context.Cause(ctx), &memory) {
+		r.Err = memory
+	}
 	r.Warnings.Merge(q.prep.notes)
 	for _, w := range q.prep.warnings.List() {
 		r.Warnings.Add(fmt.Errorf("%w: %s", annotations.PromQLWarning, w))
@@ -213,9 +191,22 @@ func (q *preparedQuery) Exec(ctx context.Context) *promql.Result {
 	if now := q.prep.account.now; now != nil {
 		now.release()
 	}
-	recorded := int64(samplesIn(q.prep.levels.Bytes()))
-	q.prep.weigher, q.prep.readings, q.prep.windowed, q.prep.texts, q.prep.account.now = nil, nil, nil, nil, nil
+	q.prep.readings, q.prep.windowed, q.prep.texts, q.prep.account.now = nil, nil, nil, nil
 	q.Query.Statement().(*parser.EvalStmt).Expr, q.prep = nil, nil
-	q.account.only(samplesOf(r.Value) + recorded)
 	return r
+}
+
+// named adds to an error of the engine which limit it is about, what that is, and what helps.
+func named(err error, maxSamples int64, timeout time.Duration) error {
+	var samples promql.ErrTooManySamples
+	var late promql.ErrQueryTimeout
+	var stored promql.ErrStorage
+	switch {
+	case errors.As(err, &samples):
+		return fmt.Errorf("%w: a query may hold %d at a time (--query-max-samples): narrow the selectors, aggregate, or use a larger step or a shorter range",
+			err, maxSamples)
+	case errors.As(err, &late), errors.Is(err, context.DeadlineExceeded) && !errors.As(err, &stored):
+		return fmt.Errorf("%w: a query may take %s (--query-timeout), or what was asked for: narrow the selectors, or use a larger step or a shorter range", err, timeout)
+	}
+	return err
 }

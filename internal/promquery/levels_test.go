@@ -157,23 +157,3 @@ func (s damagedRow) Rollups(
 		}
 	}
 }
-
-// TestLevelsTakeMemory: what is recorded counts until the query is closed.
-func TestLevelsTakeMemory(t *testing.T) {
-	series, samples := walks(rand.New(rand.NewPCG(1, 2)), midnight-2*day)
-	p := newPair(t, "model", midnight, series, samples)
-	held := func(levels *query.Levels) int64 {
-		t.Helper()
-		q, err := p.engine.NewInstantQuery(query.WithLevels(t.Context(), levels), p.rolled.queryable, nil, "sum(level) or sum(up_total)", time.UnixMilli(now))
-		require.NoError(t, err)
-		require.NoError(t, q.Exec(t.Context()).Err)
-		n := q.(*preparedQuery).account.held()
-		q.Close()
-		require.Zero(t, q.(*preparedQuery).account.held())
-		return n
-	}
-	levels := new(query.Levels)
-	plain, recording := held(nil), held(levels)
-	require.Positive(t, levels.Bytes())
-	require.Equal(t, plain+int64(samplesIn(levels.Bytes())), recording)
-}

@@ -2,13 +2,11 @@ package promquery
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"sync/atomic"
 
 	"github.com/prometheus/prometheus/promql"
 
-	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/query"
 )
 
@@ -41,8 +39,8 @@ type held struct {
 	keep   bool
 }
 
-// account counts the samples that all selectors of a query hold, and their series with their labels,
-// against the query's limit. A storage without a preparation has one account per querier.
+// account counts the samples that all selectors of a query hold against the query's limit. A storage without a
+// preparation has one account per querier.
 //
 //  1. An Engine evaluates a query in one goroutine. It reads one selector to its end, copies what it
 //     needs, and then reads the next one. So when it begins a selector, the one before gives back
@@ -50,18 +48,9 @@ type held struct {
 //     each of them would keep the groups that it read last.
 //  2. Other users may read several selectors at once. Selectors then keep their last groups, and
 //     these count until the querier's end.
-//  3. Series and labels are held until the query ends, so they are counted once and for all.
-//  4. What is counted, and what the engine is expected to hold besides, is claimed from the memory
-//     that all queries have together, in steps.
 type account struct {
-	most   int64
-	n      atomic.Int64 // samples held
-	found  atomic.Int64 // what series and labels take, in samples
-	engine atomic.Int64 // what the engine is expected to hold, in samples
-
-	mu      sync.Mutex       // guards claim
-	claim   *admission.Claim // nil bounds nothing
-	claimed atomic.Int64     // samples for which the claim has room
+	most int64
+	n    atomic.Int64 // samples held
 
 	inTurn bool   // see 1; the fields below are for this case
 	now    source // the selector that is read
@@ -76,7 +65,6 @@ func (a *account) begin(s source) own {
 		}
 		// What is left are the points of the iterators of the selector before.
 		a.n.Store(0)
-		a.shrink()
 		a.now = s
 		a.turn++
 	}
@@ -85,86 +73,10 @@ func (a *account) begin(s source) own {
 
 // hold counts samples that are held.
 func (a *account) hold(n int) error {
-	if a.n.Add(int64(n))+a.found.Load() > a.most {
+	if a.n.Add(int64(n)) > a.most {
 		return promql.ErrTooManySamples("query execution")
 	}
-	return a.room()
-}
-
-// find counts what series and labels take before they are held, in bytes.
-func (a *account) find(bytes int) error {
-	if a.found.Add(int64(samplesIn(bytes)))+a.n.Load() > a.most {
-		return &query.RequestError{Message: fmt.Sprintf("the series that the selectors match, with their labels, take more memory than the %d samples "+
-			"that a query may hold (--query-max-samples): narrow the selectors, use fewer, or ask in several requests", a.most)}
-	}
-	return a.room()
-}
-
-// expect counts what the engine may hold by now, in samples.
-func (a *account) expect(n float64) error {
-	a.engine.Store(int64(n))
-	return a.room()
-}
-
-// claims has the memory claimed from a budget, for the client of ctx's request.
-func (a *account) claims(ctx context.Context, memory *admission.Budget) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if memory != nil && a.claim == nil {
-		claim := memory.Claim(admission.ClientOf(ctx))
-		a.claim = &claim
-	}
-}
-
-// claimStep is by how many bytes a claim grows.
-const claimStep = 1 << 20
-
-func (a *account) held() int64 { return a.n.Load() + a.found.Load() + a.engine.Load() }
-
-// room claims memory for what is held. The error is admission.ErrNoRoom, or a *query.RequestError
-// if there will never be room.
-func (a *account) room() error {
-	if a.held() <= a.claimed.Load() {
-		return nil
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.claim == nil {
-		return nil
-	}
-	bytes := a.held() * sampleBytes
-	if bytes > a.claim.Share() {
-		return &query.RequestError{Message: fmt.Sprintf("the query may take more than %d MB, the part of this process's memory that the queries of "+
-			"one client may hold: narrow the selectors, use a larger step, aggregate, or give the process more memory", a.claim.Share()>>20)}
-	}
-	if more, ok := a.cover(bytes); !ok {
-		return fmt.Errorf("there is no room for %d MB more of a query: %w, or narrow the selectors", more>>20, admission.ErrNoRoom)
-	}
 	return nil
-}
-
-// cover has the claim hold the given bytes.
-func (a *account) cover(bytes int64) (more int64, ok bool) {
-	more, ok = a.claim.Cover(bytes, claimStep, a.claim.Share())
-	a.claimed.Store(a.claim.Held() / sampleBytes)
-	return more, ok
-}
-
-// shrink gives back what is held no more.
-func (a *account) shrink() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.claim != nil {
-		a.cover(a.held() * sampleBytes)
-	}
-}
-
-// only counts n samples, of a result that nothing else is held beside.
-func (a *account) only(n int64) {
-	a.n.Store(0)
-	a.found.Store(0)
-	a.engine.Store(n)
-	a.shrink()
 }
 
 // load is a group that is being read, or has been when done is closed.

@@ -19,7 +19,6 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
 )
@@ -30,8 +29,8 @@ import (
 type Queryable struct {
 	q          *query.Querier
 	maxSamples int64
-	memory     *admission.Budget // nil is no limit
-	prep       *preparation      // nil, except in queries of an Engine
+	watch      *watch
+	prep       *preparation // nil, except in queries of an Engine
 }
 
 var _ storage.Queryable = (*Queryable)(nil)
@@ -39,7 +38,7 @@ var _ storage.Queryable = (*Queryable)(nil)
 // during returns the storage for one prepared query.
 func (s *Queryable) during(p *preparation) *Queryable {
 	p.account.most = s.maxSamples
-	return &Queryable{q: s.q, maxSamples: s.maxSamples, memory: s.memory, prep: p}
+	return &Queryable{q: s.q, maxSamples: s.maxSamples, watch: s.watch, prep: p}
 }
 
 // Querier implements storage.Queryable.
@@ -77,8 +76,6 @@ type querier struct {
 type found struct {
 	groups []query.Group
 	series []foundSeries
-
-	labelled map[string]ofLabel // those that were asked for
 }
 
 // Close implements storage.LabelQuerier. It cancels reads that are still running.
@@ -89,9 +86,6 @@ func (q *querier) Close() error {
 	}
 	q.mu.Unlock()
 	q.reads.Wait()
-	if q.prep == nil { // otherwise the result is held until the query is closed
-		q.account.only(0)
-	}
 	return nil
 }
 
@@ -139,7 +133,6 @@ func (q *querier) Select(
 	if q.prep != nil {
 		warn = &q.prep.warnings
 	}
-	q.account.claims(ctx, q.memory)
 	found, err := q.find(ctx, hints, warn, matchers)
 	if err != nil {
 		return storage.ErrSeriesSet(err)
@@ -161,14 +154,10 @@ func (q *querier) Select(
 	q.mu.Unlock()
 	// For timestamp(), the engine takes the iterators of all series at once.
 	keep := sortSeries || hints != nil && hints.Func == "timestamp"
-	var sel *selected
-	if q.prep != nil && q.prep.weigher != nil {
-		sel = q.prep.weigher.add(ctx, &q.work, matchers, found)
-	}
 	held := newHeld(ctx, &q.reads, found.groups, q.account, keep)
 	warn = q.prep.reads(matchers, len(found.groups)).Warnings(warn)
 	if r := q.prep.of(matchers); r != nil {
-		return newSet(ctx, series, sel, warn, &rowSource{reading: r, q: q.q, warn: warn, loader: newLoader[[]query.Span](held)})
+		return newSet(ctx, series, warn, &rowSource{reading: r, q: q.q, warn: warn, loader: newLoader[[]query.Span](held)})
 	}
 	raw := samples{mint: mint, maxt: maxt, warn: warn, loader: newLoader[points](held)}
 	if q.prep != nil && !keep {
@@ -177,9 +166,9 @@ func (q *querier) Select(
 	}
 	if w := q.prep.windowsOf(matchers); w != nil {
 		raw.mint, raw.maxt, raw.windows = w.grid.startMs-w.rangeMs+1, w.grid.last(), true
-		return newSet(ctx, series, sel, warn, &windowSource{samples: raw, windowed: w})
+		return newSet(ctx, series, warn, &windowSource{samples: raw, windowed: w})
 	}
-	return newSet(ctx, series, sel, warn, &raw)
+	return newSet(ctx, series, warn, &raw)
 }
 
 // find returns the series that the matchers select and the hints allow. The error is a
@@ -206,7 +195,7 @@ func (q *querier) find(ctx context.Context, hints *storage.SelectHints, warn *qu
 			n = min(n, hints.Limit)
 		}
 		q.matches += n
-		return f, cmp.Or(q.q.Bound(q.matches), q.account.find(n*againBytes))
+		return f, cmp.Or(q.q.Bound(q.matches), q.makes(f))
 	}
 	q.q.WarnUnread(warn)
 	var groups []query.Group
@@ -226,14 +215,17 @@ func (q *querier) find(ctx context.Context, hints *storage.SelectHints, warn *qu
 		n += len(g.IDs())
 	}
 	q.matches += n
-	if err := cmp.Or(q.q.Bound(q.matches), q.account.find(n*matchBytes)); err != nil {
+	if err := q.q.Bound(q.matches); err != nil {
 		return nil, err
 	}
 	name := q.name
 	if listed { // the labels of one series at a time
-		name = func(metric.ScheduleID, query.Packed) (*labels.Labels, error) { return nil, nil }
+		name = func(metric.ScheduleID) *labels.Labels { return nil }
 	}
 	if f.series, err = seriesOf(ctx, groups, name); err != nil {
+		return nil, err
+	}
+	if err := q.makes(f); err != nil {
 		return nil, err
 	}
 	if q.found == nil {
@@ -243,47 +235,25 @@ func (q *querier) find(ctx context.Context, hints *storage.SelectHints, warn *qu
 	return f, nil
 }
 
-const (
-	// matchBytes is what a series takes for a selector that finds it, and for the engine's own list,
-	// againBytes for one more selector with the same matchers.
-	matchBytes = 128
-	againBytes = 48
-	// namedBytes is what the labels of a series take once in a query, aside from their text.
-	namedBytes = 80
-)
+// makes returns an error if the functions of the expression may make too many labels of what a selector has found.
+func (q *querier) makes(f *found) error {
+	if q.prep == nil {
+		return nil
+	}
+	return q.prep.made.over(f.series, q.maxSamples)
+}
 
-// name returns where the labels of a series are converted to, for all selectors of a query. It
-// counts them.
-func (q *querier) name(of metric.ScheduleID, stored query.Packed) (*labels.Labels, error) {
+// name returns where the labels of a series are converted to, for all selectors of a query.
+func (q *querier) name(of metric.ScheduleID) *labels.Labels {
 	named := q.named[of]
 	if named == nil {
-		if err := q.account.find(namedBytes + labelBytes(stored)); err != nil {
-			return nil, err
-		}
 		if q.named == nil {
 			q.named = make(map[metric.ScheduleID]*labels.Labels)
 		}
 		named = new(labels.Labels)
 		q.named[of] = named
 	}
-	return named, nil
-}
-
-// labelBytes is what labels take as labels.Labels.
-func labelBytes(ls query.Packed) int {
-	n := 0
-	for l := range ls.All() {
-		n += textBytes(len(l.Name)) + textBytes(len(l.Value))
-	}
-	return n
-}
-
-// textBytes is what n bytes of text take in labels.Labels, with their length.
-func textBytes(n int) int {
-	if n < 255 {
-		return 1 + n
-	}
-	return 4 + n
+	return named
 }
 
 // refs returns pointers to the series, which callers may sort and cut.
@@ -327,9 +297,7 @@ type place struct {
 }
 
 // seriesOf returns the series of groups, with what name returns for them.
-func seriesOf(
-	ctx context.Context, groups []query.Group, name func(metric.ScheduleID, query.Packed) (*labels.Labels, error),
-) ([]foundSeries, error) {
+func seriesOf(ctx context.Context, groups []query.Group, name func(metric.ScheduleID) *labels.Labels) ([]foundSeries, error) {
 	n := 0
 	for _, g := range groups {
 		n += len(g.IDs())
@@ -340,12 +308,7 @@ func seriesOf(
 			return nil, err
 		}
 		for i, id := range g.IDs() {
-			ls := g.Packed(i)
-			named, err := name(id, ls)
-			if err != nil {
-				return nil, err
-			}
-			found = append(found, foundSeries{place: place{gi, i}, stored: ls, named: named})
+			found = append(found, foundSeries{place: place{gi, i}, stored: g.Packed(i), named: name(id)})
 		}
 	}
 	return found, nil
@@ -481,7 +444,7 @@ func (s *samples) rest(more []metric.Sample, toMs int64) float64 {
 func (s *samples) release() { s.loader.release() }
 
 const (
-	sampleBytes = 16
+	sampleBytes = query.SampleBytes
 	spanBytes   = int(unsafe.Sizeof(query.Span{}))
 )
 
@@ -566,13 +529,12 @@ type set struct {
 	ctx    context.Context //nolint:containedctx // that of Select
 	all    []*foundSeries
 	at     int
-	sel    *selected // nil where nothing is evaluated
 	warn   *query.Warnings
 	source source
 }
 
-func newSet(ctx context.Context, all []*foundSeries, sel *selected, warn *query.Warnings, src source) *set {
-	return &set{ctx: ctx, all: all, at: -1, sel: sel, warn: warn, source: src}
+func newSet(ctx context.Context, all []*foundSeries, warn *query.Warnings, src source) *set {
+	return &set{ctx: ctx, all: all, at: -1, warn: warn, source: src}
 }
 
 func (s *set) Next() bool {
@@ -611,9 +573,6 @@ func (s *series) Iterator(it chunkenc.Iterator) chunkenc.Iterator {
 	into.own.free()
 	*into = iterator{at: -1, ctx: s.set.ctx}
 	p, err := s.set.source.points(s.place, &into.own)
-	if all := s.set.all; err == nil && s.set.sel != nil {
-		err = s.set.sel.has(s.stored, len(p), s.foundSeries == all[len(all)-1])
-	}
 	if err == nil {
 		err = s.set.ctx.Err()
 	}
@@ -628,8 +587,7 @@ func (s *series) Iterator(it chunkenc.Iterator) chunkenc.Iterator {
 // sample limit pass through.
 func asStored(err error) error {
 	var most promql.ErrTooManySamples
-	var heavy *weightError
-	if err == nil || errors.As(err, &most) || errors.As(err, &heavy) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+	if err == nil || errors.As(err, &most) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
 	return promql.ErrStorage{Err: err}

@@ -24,36 +24,32 @@ type preparation struct {
 	// hidden among the labels, where users and absent() would see it.
 	readings map[*labels.Matcher]*reading
 	windowed map[*labels.Matcher]*windowed // by the same key
+	made     made
 	notes    annotations.Annotations
 	warnings query.Warnings
-	weigher  *weigher
 	account  *account
-	refused  error // what the query is answered without being evaluated
+	refused  error           // the limit that the query is past before it is evaluated
+	ctx      context.Context //nolint:containedctx // that of Exec: the engine passes none to its functions
 
 	// levels record what the selectors are read from, by their texts, whose key is as that of readings. Both are nil
 	// unless that was asked for.
 	levels *query.Levels
 	texts  map[*labels.Matcher]string
-
-	ctx       context.Context     //nolint:containedctx // that of Exec: the engine passes none to its functions
-	annotated map[string]struct{} // the annotations of functions, by text
-	rated     map[string]struct{} // the names in the engine's annotations of rate and increase
 }
 
 func newPreparation(ctx context.Context) *preparation {
 	return &preparation{
-		readings: make(map[*labels.Matcher]*reading), windowed: make(map[*labels.Matcher]*windowed), annotated: make(map[string]struct{}), rated: make(map[string]struct{}),
+		readings: make(map[*labels.Matcher]*reading), windowed: make(map[*labels.Matcher]*windowed),
 		account: &account{inTurn: true}, levels: query.LevelsOf(ctx),
 	}
 }
 
 // name keeps the texts of all selectors as they were asked, if their levels are recorded.
-func (p *preparation) name(e parser.Expr) error {
+func (p *preparation) name(e parser.Expr) {
 	if p.levels == nil {
-		return nil
+		return
 	}
 	p.texts = make(map[*labels.Matcher]string)
-	var err error
 	parser.Inspect(e, func(node parser.Node, _ []parser.Node) error {
 		of, text := (*parser.VectorSelector)(nil), ""
 		switch node := node.(type) {
@@ -63,14 +59,11 @@ func (p *preparation) name(e parser.Expr) error {
 			of, text = node, node.String()
 		}
 		// A range selector comes before its own selector, which has the same key.
-		if of == nil || len(of.LabelMatchers) == 0 || p.texts[of.LabelMatchers[0]] != "" {
-			return nil
+		if of != nil && len(of.LabelMatchers) > 0 && p.texts[of.LabelMatchers[0]] == "" {
+			p.texts[of.LabelMatchers[0]] = text
 		}
-		p.texts[of.LabelMatchers[0]] = text
-		err = p.account.find(namedBytes + len(text))
-		return err
+		return nil
 	})
-	return err
 }
 
 // reads returns where what a selector with the given matchers is read from is recorded, nil for nowhere.
@@ -82,7 +75,7 @@ func (p *preparation) reads(matchers []*labels.Matcher, groups int) *query.Reads
 	if !ok { // the engine's own, such as that of info
 		text = (&parser.VectorSelector{LabelMatchers: matchers}).String()
 	}
-	return p.levels.Selector(text, groups, p.account.find)
+	return p.levels.Selector(text, groups)
 }
 
 // of returns what the selector with the given matchers reads, nil for raw samples.
@@ -164,7 +157,10 @@ type rewriter struct {
 	q              *query.Querier
 	lookbackMs     int64
 	subqueryStepMs func(rangeMs int64) int64
-	err            error // the first error
+	noWindows      bool
+	// steps are those of the subqueries that the rewriter is inside, at most maxSteps.
+	steps, maxSteps int64
+	err             error // the first error
 }
 
 // rewrite returns e, or the expression to evaluate in its place, on the given grid.
@@ -176,26 +172,16 @@ func (r *rewriter) rewrite(e parser.Expr, g grid) parser.Expr {
 		r.stream(e, g, "", 1)
 	case *parser.Call:
 		call := r.call(e, g)
-		r.prep.guardCall(call, r.windows(call, g))
-		return call
-	case *parser.SubqueryExpr:
-		rangeMs, stepMs := e.Range.Milliseconds(), e.Step.Milliseconds()
-		switch {
-		case stepMs == 0 && e.Step != 0: // the engine would divide by it
-			r.refuse(fmt.Errorf("%s: times have millisecond precision: the step of a subquery must be at least 1ms", excerpt.Of(e.String())))
-			return e
-		case stepMs == 0:
-			stepMs = r.subqueryStepMs(rangeMs)
+		if r.noWindows {
+			return call
 		}
-		inside := g.at(e.Timestamp, e.OriginalOffset).inside(rangeMs, stepMs)
-		e.Expr = r.rewrite(e.Expr, inside)
+		return r.windows(call, g)
+	case *parser.SubqueryExpr:
+		r.subquery(e, g)
 	case *parser.StepInvariantExpr:
 		e.Expr = r.rewrite(e.Expr, grid{startMs: g.startMs, endMs: g.startMs})
 	case *parser.AggregateExpr:
 		e.Expr = r.rewrite(e.Expr, g)
-		if e.Op == parser.COUNT_VALUES {
-			return r.count(e)
-		}
 		if e.Param != nil {
 			e.Param = r.rewrite(e.Param, g)
 		}
@@ -208,6 +194,35 @@ func (r *rewriter) rewrite(e parser.Expr, g grid) parser.Expr {
 		e.Expr = r.rewrite(e.Expr, g)
 	}
 	return e
+}
+
+// maxMoved bounds the points in all windows of a subquery. For each window the engine moves those of a series, without a look at
+// its context. This many take some ten seconds.
+const maxMoved = 5_000_000_000
+
+// subquery rewrites the expression of a subquery. While the engine evaluates it, it keeps 16 bytes of each step, series or
+// not, and allocates them at once. Where subqueries nest, it keeps those of all.
+func (r *rewriter) subquery(e *parser.SubqueryExpr, g grid) {
+	rangeMs, stepMs := e.Range.Milliseconds(), e.Step.Milliseconds()
+	switch {
+	case stepMs == 0 && e.Step != 0: // the engine would divide by it
+		r.refuse(fmt.Errorf("%s: times have millisecond precision: the step of a subquery must be at least 1ms", excerpt.Of(e.String())))
+		return
+	case stepMs == 0:
+		stepMs = r.subqueryStepMs(rangeMs)
+	}
+	if windows, points := g.steps(), rangeMs/stepMs+1; r.prep.refused == nil && windows > maxMoved/points {
+		r.prep.refused = &query.RequestError{Message: fmt.Sprintf("%s would take too long, at %d steps with %d of its own each: use larger steps or shorter ranges",
+			excerpt.Of(e.String()), windows, points)}
+	}
+	inside := g.at(e.Timestamp, e.OriginalOffset).inside(rangeMs, stepMs)
+	steps := inside.steps()
+	r.steps += steps
+	if r.maxSteps > 0 && r.steps > r.maxSteps && r.prep.refused == nil {
+		r.prep.refused = promql.ErrTooManySamples(fmt.Sprintf("the %d steps of its subqueries", r.steps))
+	}
+	e.Expr = r.rewrite(e.Expr, inside)
+	r.steps -= steps
 }
 
 // refuse keeps why the expression cannot be evaluated.

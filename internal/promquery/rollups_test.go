@@ -899,7 +899,7 @@ func TestLimits(t *testing.T) {
 	// samples.
 	for expr, held := range map[string]bool{`sum(x)`: false, `sum(timestamp(x))`: true} {
 		require.NoError(t, exec(w.Querier, Options{MaxSamples: 4000, Lookback: time.Hour}, expr))
-		err := exec(w.Querier, Options{MaxSamples: 3500, Lookback: time.Hour}, expr)
+		err := exec(w.Querier, Options{MaxSamples: 2800, Lookback: time.Hour}, expr)
 		if held {
 			require.ErrorAs(t, err, &most)
 		} else {

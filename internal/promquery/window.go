@@ -2,21 +2,42 @@ package promquery
 
 import (
 	"context"
+	"errors"
+	"strings"
 	"time"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/util/annotations"
 )
 
-// windowed is a range selector over raw samples, in a call of a function. The engine would iterate over the samples and copy
+// overWindow names the function that stands in for functions of a range of raw samples. The text of an expression cannot
+// name it.
+const overWindow = "function of a window"
+
+// init registers it: the engine's table of functions is the only way to evaluate something inside the engine. The engine passes a
+// function its arguments and nothing of the query, so a windowed lies behind the last argument, where the engine does not look.
+func init() { promql.FunctionCalls[overWindow] = callOverWindow }
+
+// windowed is a range selector over raw samples, or a subquery, in a call of a function.
+//
+// The call is one of overWindow, which looks at the context at each window and then calls the engine's own function. The engine
+// looks at it once for each series, which may have millions of windows, with another annotation at each.
+//
+// Of raw samples, the engine would iterate over the samples and copy
 // each of them into its window, which takes longer than most functions. Instead, it is given a selector with a range of 1 ms
-// and a mark at each time of the grid whose window has samples, and a guard replaces the mark by the window: a part of the
-// points that were read, which is not copied. The function, its arguments and all that the engine does with the result stay
-// the same.
+// and a mark at each time of the grid whose window has samples. overWindow replaces the mark by the window, a part of the points
+// that were read. If the engine looks at the name of the function, the mark has its value, and the call stays as it is.
 //
 // The engine evaluates one series after the other, and each from the first time to the last.
 type windowed struct {
-	args    parser.Expressions // of the call, before the range became 1 ms
+	parser.Expr // none
+	prep        *preparation
+	function    string
+
+	// The rest is for raw samples.
+	args    parser.Expressions // of the call, before the range became 1 ms; nil for a subquery
 	grid    grid
 	rangeMs int64
 
@@ -24,31 +45,61 @@ type windowed struct {
 	atMs   int64  // the end of its latest window, which is points[lo:hi]
 	lo, hi int
 	marks  points // reused from series to series
+	noted  string // the name that is in the annotations of rate and increase
 }
 
-// windows makes the windows of a call over raw samples be taken from what is read. It returns nil if the call has none.
-func (r *rewriter) windows(e *parser.Call, g grid) *windowed {
+// windows returns the call to evaluate in place of one over raw samples or a subquery, or the same if it has no windows.
+func (r *rewriter) windows(e *parser.Call, g grid) *parser.Call {
 	if promql.FunctionCalls[e.Func.Name] == nil {
-		return nil
+		return e
 	}
 	for i, arg := range e.Args {
+		w := &windowed{prep: r.prep, function: e.Func.Name}
+		if _, ok := arg.(*parser.SubqueryExpr); ok {
+			return w.instead(e, e.Args)
+		}
 		sel, ok := arg.(*parser.MatrixSelector)
 		if !ok {
 			continue
 		}
 		vs := sel.VectorSelector.(*parser.VectorSelector)
 		if extended(sel) || r.prep.of(vs.LabelMatchers) != nil { // it looks beyond its windows, or reads rows
-			return nil
+			return e
 		}
-		w := &windowed{args: e.Args, grid: g.at(vs.Timestamp, vs.OriginalOffset), rangeMs: sel.Range.Milliseconds()}
-		e.Args = append(parser.Expressions(nil), e.Args...)
+		w.args, w.grid, w.rangeMs = e.Args, g.at(vs.Timestamp, vs.OriginalOffset), sel.Range.Milliseconds()
+		r.prep.windowed[vs.LabelMatchers[0]] = w
 		marked := *sel
 		marked.Range = time.Millisecond
-		e.Args[i] = &marked
-		r.prep.windowed[vs.LabelMatchers[0]] = w
-		return w
+		args := append(parser.Expressions(nil), e.Args...)
+		args[i] = &marked
+		return w.instead(e, args)
 	}
-	return nil
+	return e
+}
+
+// instead returns the call to evaluate in place of e, with other arguments.
+func (w *windowed) instead(e *parser.Call, args parser.Expressions) *parser.Call {
+	call := *e
+	call.Args = append(args[:len(args):len(args)], w)[:len(args)]
+	switch e.Func.Name {
+	case "first_over_time", "last_over_time", "absent_over_time": // at whose names the engine looks
+	default:
+		function := *e.Func
+		function.Name = overWindow
+		call.Func = &function
+	}
+	return &call
+}
+
+// mark returns the value of the mark for a window.
+func (w *windowed) mark(window points) float64 {
+	switch w.function {
+	case "first_over_time":
+		return window[0].F
+	case "last_over_time":
+		return window[len(window)-1].F
+	}
+	return 1
 }
 
 // begin makes p the points of the series that is evaluated, and returns its marks. They are valid until the next call.
@@ -56,15 +107,13 @@ func (w *windowed) begin(ctx context.Context, p points) (points, error) {
 	w.points, w.lo, w.hi = p, 0, 0
 	w.marks = w.marks[:0]
 	const some = 1024
-	hi := 0
 	for t, last := w.grid.startMs, w.grid.last(); t <= last && len(p) > 0; t += max(w.grid.stepMs, 1) {
 		if len(w.marks)%some == 0 && ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		hi = p.after(hi, t)
-		if hi > 0 && p[hi-1].T > t-w.rangeMs {
-			w.marks.add(t, 1)
-		} else if hi == len(p) {
+		if window := w.window(t); len(window) > 0 {
+			w.marks.add(t, w.mark(window))
+		} else if w.hi == len(p) {
 			break
 		}
 	}
@@ -81,8 +130,50 @@ func (w *windowed) window(atMs int64) points {
 	return w.points[w.lo:w.hi:w.hi]
 }
 
-// windowSource is the source for a windowed selector: its points are marks. Samples that say that a series has ended are left
-// out, since windows do not have them. Only the windowed selector refers to the points that were read, and only to those of one
+// callOverWindow calls the function that a call was of, with the window in place of its mark. It panics with an error, as the
+// engine's own functions do.
+func callOverWindow(
+	vectors []promql.Vector, matrix promql.Matrix, args parser.Expressions, enh *promql.EvalNodeHelper,
+) (promql.Vector, annotations.Annotations) {
+	w := args[:len(args)+1][len(args)].(*windowed)
+	if err := w.prep.ctx.Err(); err != nil {
+		panic(ended(err))
+	}
+	if w.args != nil {
+		args, matrix[0].Floats = w.args, w.window(matrix[0].Floats[0].T)
+	}
+	out, annos := promql.FunctionCalls[w.function](vectors, matrix, args, enh)
+	if (w.function == "rate" || w.function == "increase") && len(out) > 0 {
+		if name := matrix[0].Metric.Get(model.MetricNameLabel); name != w.noted && mayBeNoCounter(name) {
+			w.noted = strings.Clone(name)
+			annos.Add(annotations.NewPossibleNonCounterInfo(name, args[0].PositionRange()))
+		}
+	}
+	return out, annos
+}
+
+// ended returns the engine's error for the end of a context.
+func ended(err error) error {
+	const when = "expression evaluation"
+	if errors.Is(err, context.DeadlineExceeded) {
+		return promql.ErrQueryTimeout(when)
+	}
+	return promql.ErrQueryCanceled(when)
+}
+
+// mayBeNoCounter returns whether the engine notes a name in the annotations of rate and increase, which it does for functions
+// of these names only.
+func mayBeNoCounter(name string) bool {
+	for _, counters := range []string{"_total", "_sum", "_count", "_bucket"} {
+		if strings.HasSuffix(name, counters) {
+			return false
+		}
+	}
+	return name != ""
+}
+
+// windowSource is the source for a selector with windows: its points are marks. Samples that say that a series has ended are
+// left out, since windows do not have them. Only the windows refer to the points that were read, and only to those of one
 // series at a time.
 type windowSource struct {
 	samples

@@ -2,7 +2,7 @@ package query
 
 import (
 	"context"
-	"regexp/syntax"
+	"strconv"
 	"strings"
 
 	"github.com/prometheus/prometheus/promql/parser"
@@ -17,9 +17,9 @@ const (
 	// the maximum stack size, which ends the process.
 	MaxWords = 10_000
 	// MaxParsedBytes bounds the memory that parsing one request takes. Regular expressions matter
-	// most: a pattern can compile to a hundred thousand times its length. The estimate errs
-	// upwards, see weigher. A list of values such as (a|b|c) costs about 400 bytes per byte of
-	// text, so 150 kB of text fit. The same list without parentheses, a|b|c, may have 1 MB.
+	// most: a pattern can compile to a hundred thousand times its length. The text of a pattern tells
+	// roughly, see compiled. Of a list of values such as (a|b|c), 100 kB fit. The same list
+	// without parentheses, a|b|c, may have 1 MB.
 	MaxParsedBytes = 64 << 20
 )
 
@@ -31,13 +31,29 @@ func Admit(ctx context.Context, texts ...string) error {
 	if len(texts) > MaxSelectors {
 		return badRequest("there are %d selectors, more than the %d that one request may have", len(texts), MaxSelectors)
 	}
-	w := weigher{ctx: ctx}
+	var p parsed
 	for _, text := range texts {
-		if err := w.text(text); err != nil {
+		if err := p.admit(ctx, text); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// parsed is the memory that the texts of a request take so far.
+type parsed int64
+
+// admit adds a text, and charges what it takes to the request of ctx.
+func (p *parsed) admit(ctx context.Context, text string) error {
+	n, err := parsedBytes(text)
+	if err != nil {
+		return err
+	}
+	if *p += parsed(n); *p > MaxParsedBytes {
+		return badRequest("the regular expressions and selectors would take more than %d MB to compile, the limit for one request: "+
+			"list fewer values, repeat less, use fewer groups or classes such as \\pL, or ask in several requests", MaxParsedBytes>>20)
+	}
+	return admission.Charge(ctx, n)
 }
 
 // maxCopying bounds the depth of an expression times its length. The engine writes the text of each node again for each
@@ -61,150 +77,79 @@ func Depth(e parser.Node) int {
 	return deepest + 1
 }
 
-// weigher estimates the memory that parsing the texts of a request takes. The constants are the
-// total allocations of labels.NewMatcher, rounded up, measured on patterns that consist of one
-// construct each. TestWeightIsEnough checks them.
-type weigher struct {
-	ctx context.Context //nolint:containedctx // that of Admit
-	sum int64
-}
-
 const (
-	wordBytes      = 512 // per word in the syntax tree
-	listedBytes    = 64  // per byte of a list of values, which is not compiled
-	scannedBytes   = 300 // per byte of a pattern, to parse it
-	nodeBytes      = 1000
-	literalBytes   = 500       // per literal character
-	runeBytes      = 72        // per bound of a range in a class
+	wordBytes      = 512       // per word in the syntax tree
+	listedBytes    = 64        // per byte of a list of values, which is not compiled
+	compiledBytes  = 640       // per byte of any other pattern
+	groupBytes     = 16        // per byte and group: where it begins and ends, for each instruction
 	unicodeBytes   = 256 << 10 // per class such as \pL, which is costly when case is ignored
-	wideRangeBytes = 1 << 20
-	// captureBytes is what matching holds of a group for each instruction: where it begins and ends. Each way through a
-	// pattern has its own.
-	captureBytes = 16
-	// mostSets is how many strings a pattern may stand for and still be kept as those.
-	mostSets = 256
+	wideRangeBytes = 1 << 20   // per range of characters beyond ASCII, of which each is looked up when case is ignored
+	// maxRepeat is how often a pattern may repeat a part, also where repetitions nest. Package regexp refuses more.
+	maxRepeat = 1000
 )
 
-// add counts bytes and charges them.
-func (w *weigher) add(n int64) error {
-	if w.sum+n > MaxParsedBytes {
-		return badRequest("the regular expressions and selectors would take more than %d MB to compile, the limit for one request: "+
-			"list fewer values, repeat less, use fewer groups or classes such as \\pL, or ask in several requests", MaxParsedBytes>>20)
-	}
-	w.sum += n
-	return admission.Charge(w.ctx, n)
-}
-
-func (w *weigher) text(text string) error {
+// parsedBytes is roughly what parsing a text takes, patterns included.
+func parsedBytes(text string) (sum int64, err error) {
 	words := parser.Lex(text)
 	var word, before parser.Item
 	for n := 1; ; n++ {
 		before = word
 		if words.NextItem(&word); word.Typ == parser.EOF || word.Typ == parser.ERROR {
-			return nil
+			return sum, nil
 		}
 		if n > MaxWords {
-			return badRequest("it has more than %d words", MaxWords)
+			return 0, badRequest("it has more than %d words", MaxWords)
 		}
-		err := w.add(wordBytes + int64(len(word.Val)))
+		sum += wordBytes + int64(len(word.Val))
 		// Any string that is not compared with = or != may be a pattern, also as an argument of a
 		// function such as label_replace.
-		if word.Typ == parser.STRING && before.Typ != parser.EQL && before.Typ != parser.NEQ && err == nil {
-			err = w.quoted(word.Val, before.Typ != parser.EQL_REGEX && before.Typ != parser.NEQ_REGEX)
-		}
-		if err != nil {
-			return err
+		if word.Typ == parser.STRING && before.Typ != parser.EQL && before.Typ != parser.NEQ {
+			if pattern, err := strutil.Unquote(word.Val); err == nil { // otherwise the parser says it better
+				sum += compiled(pattern)
+			}
 		}
 	}
 }
 
-func (w *weigher) quoted(text string, captures bool) error {
-	pattern, err := strutil.Unquote(text)
-	if err != nil {
-		return nil //nolint:nilerr // the parser says it better
-	}
-	return w.pattern(pattern, captures)
-}
-
-// pattern counts a regular expression. What is seen of its text bounds what its syntax tree takes, which tells the
-// rest. Captures says that it is asked where its groups match, as functions do.
-func (w *weigher) pattern(pattern string, captures bool) error {
+// compiled is roughly what a regular expression takes.
+func compiled(pattern string) int64 {
 	if !strings.ContainsAny(pattern, `\.+*?()[]{}^$`) {
-		return w.add(listedBytes * int64(len(pattern)))
+		return listedBytes * int64(len(pattern))
 	}
-	scanned := scannedBytes * int64(len(pattern))
+	classes := int64(0)
 	for i := range len(pattern) - 1 {
 		switch next := pattern[i+1]; {
 		case pattern[i] == '\\' && (next == 'p' || next == 'P'):
-			scanned += unicodeBytes
+			classes += unicodeBytes
 		case pattern[i] == '-' && (next >= 0x80 || strings.HasPrefix(pattern[i+1:], `\x`)):
-			// When case is ignored, each character of such a range is looked up.
-			scanned += wideRangeBytes
+			classes += wideRangeBytes
 		}
 	}
-	if err := w.add(scanned); err != nil {
-		return err
-	}
-	tree, err := syntax.Parse(pattern, syntax.Perl|syntax.DotNL)
-	if err != nil {
-		return nil //nolint:nilerr // the parser says it better
-	}
-	if err := w.add(max(weigh(tree).bytes-scanned, 0)); err != nil || !captures {
-		return err
-	}
-	groups := int64(tree.MaxCap() + 1)
-	prog, err := syntax.Compile(tree.Simplify())
-	if err != nil {
-		return nil //nolint:nilerr // the parser says it better
-	}
-	return w.add(captureBytes * groups * int64(len(prog.Inst)))
+	groups := int64(strings.Count(pattern, "("))
+	return repeats(pattern) * (int64(len(pattern))*(compiledBytes+groupBytes*groups) + classes)
 }
 
-// weight is the cost of one part of a compiled pattern.
-type weight struct {
-	bytes int64
-	// nodes and characters count those on the longest path through the part.
-	nodes, characters int64
-	// strings is the number of strings that the part expands to, up to mostSets.
-	strings int64
-}
+// PatternSize is the length of a regular expression with what it repeats written out, at most.
+func PatternSize(pattern string) int64 { return int64(len(pattern)) * repeats(pattern) }
 
-func weigh(re *syntax.Regexp) weight {
-	w := weight{bytes: nodeBytes + runeBytes*int64(len(re.Rune)), nodes: 1, strings: 1}
-	switch re.Op {
-	case syntax.OpLiteral:
-		w.characters = int64(len(re.Rune))
-		w.bytes = nodeBytes + literalBytes*w.characters
-	case syntax.OpCharClass:
-		w.strings = 0
-		for i := 1; i < len(re.Rune); i += 2 {
-			w.strings = min(w.strings+int64(re.Rune[i]-re.Rune[i-1])+1, mostSets+1)
+// repeats returns how often a pattern such as (a{2,5}b){10} repeats any part of it, at most.
+func repeats(pattern string) int64 {
+	all, most := int64(1), int64(1)
+	before, rest, some := strings.Cut(pattern, "{")
+	for some {
+		inside, _, _ := strings.Cut(rest, "}")
+		least, upTo, _ := strings.Cut(inside, ",")
+		n := int64(1)
+		for _, digits := range []string{least, upTo} {
+			if i, err := strconv.ParseInt(digits, 10, 32); err == nil && i <= maxRepeat && !strings.HasSuffix(before, `\x`) {
+				n = max(n, i)
+			}
 		}
-		if w.strings <= mostSets {
-			w.characters = 1
-		}
-	case syntax.OpAlternate:
-		w.strings = 0
-	default:
+		all, most = min(all*n, maxRepeat), max(most, n)
+		before, rest, some = strings.Cut(rest, "{")
 	}
-	for _, sub := range re.Sub {
-		s := weigh(sub)
-		w.bytes += s.bytes
-		if re.Op == syntax.OpAlternate {
-			w.nodes, w.characters = max(w.nodes, s.nodes+1), max(w.characters, s.characters)
-			w.strings = min(w.strings+s.strings, mostSets)
-		} else {
-			w.nodes, w.characters = w.nodes+s.nodes, w.characters+s.characters
-			w.strings = min(w.strings*max(s.strings, 1), mostSets)
-		}
+	if strings.Contains(pattern, "){") { // they may nest
+		return all
 	}
-	switch re.Op {
-	case syntax.OpRepeat:
-		w.bytes *= int64(max(re.Min, re.Max, 1))
-	case syntax.OpConcat:
-		// The list of expanded strings grows with each part and is copied each time.
-		w.bytes += w.strings * w.nodes * w.characters
-	default:
-	}
-	return w
+	return most
 }

@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/sketch"
 )
@@ -43,9 +44,8 @@ func (q *Querier) Export(ctx context.Context, sels []Selector, startMs, endMs in
 		if fromMs >= toMs {
 			return
 		}
-		memory := NewMemory(ctx, q.opts.Memory, 1)
 		for _, g := range groups {
-			err := q.pieces(ctx, g, fromMs, toMs, &r.warnings, memory, func(i int, samples []metric.Sample) error {
+			err := q.pieces(ctx, g, fromMs, toMs, &r.warnings, func(i int, samples []metric.Sample) error {
 				if !yield(Samples{ID: g.ids[i], Labels: q.index.Labels(g.ids[i]), Samples: samples}, nil) {
 					return errEnough
 				}
@@ -71,16 +71,16 @@ var errEnough = errors.New("the consumer wants no more")
 // read meanwhile, so with may wait. An error of with ends the reading.
 func (g Group) Pieces(ctx context.Context, fromMs, toMs int64, warn *Warnings, with func(i int, samples []metric.Sample) error) error {
 	fromMs, toMs = g.q.sinceMs(metric.Raw, max(fromMs, minTimeMs)), g.q.untilMs(ctx, min(toMs, maxTimeMs))
-	return g.q.pieces(ctx, g.group, fromMs, toMs, &warn.warnings, NewMemory(ctx, g.q.opts.Memory, 1), with)
+	return g.q.pieces(ctx, g.group, fromMs, toMs, &warn.warnings, with)
 }
 
-// pieces is Group.Pieces, and holds what it gathers of memory.
+// pieces is Group.Pieces.
 func (q *Querier) pieces(
-	ctx context.Context, g group, fromMs, toMs int64, warn *warnings, memory *Memory, with func(i int, samples []metric.Sample) error,
+	ctx context.Context, g group, fromMs, toMs int64, warn *warnings, with func(i int, samples []metric.Sample) error,
 ) error {
 	return inParts(fromMs, toMs, func(fromMs, toMs int64) (left metric.Slice, err error) {
-		set := q.set(memory)
-		defer set.close()
+		set := q.set()
+		defer q.giveBack(set)
 		left.StartMs = fromMs
 		for next := q.ladder.SliceAt(metric.Raw, fromMs).StartMs; next < toMs; left.StartMs = next {
 			g.reset(set, fromMs, toMs)
@@ -102,7 +102,7 @@ func (q *Querier) pieces(
 // gather adds what the slices from sinceMs on have in [fromMs, toMs) to a set, until that has exportSamples, and returns the
 // start of the slice that comes next. Left then ends where the last slice that was read does.
 func (q *Querier) gather(
-	ctx context.Context, g group, set *countedSet, sinceMs, fromMs, toMs int64, warn *warnings, left *metric.Slice,
+	ctx context.Context, g group, set *blocks.SampleSet, sinceMs, fromMs, toMs int64, warn *warnings, left *metric.Slice,
 ) (nextMs int64, err error) {
 	most := q.opts.MaxSamples
 	slice := metric.Slice{StartMs: math.MinInt64}
@@ -117,7 +117,7 @@ func (q *Querier) gather(
 			slice = q.ladder.SliceAt(metric.Raw, ch.SliceMs)
 		}
 		left.EndMs = slice.EndMs
-		in, err := set.admit(ch.Data, fromMs, toMs)
+		in, err := q.open(set, ch.Data, fromMs, toMs)
 		if err != nil {
 			return 0, err
 		}

@@ -93,8 +93,7 @@ func (g Group) samples(
 		return nil
 	}
 	reads.add(metric.Raw, fromMs, toMs, len(g.ids))
-	memory := NewMemory(ctx, g.q.opts.Memory, g.q.opts.Parallel)
-	return g.q.rawSlices(ctx, g.group, fromMs, toMs, &warn.warnings, memory, loading, with)
+	return g.q.rawSlices(ctx, g.group, fromMs, toMs, &warn.warnings, loading, with)
 }
 
 // Span is an aggregate of the samples of one series in [StartMs, EndMs). It is either a roll-up row

@@ -242,13 +242,6 @@ func (x *Index) Labels(id metric.ScheduleID) metric.Labels {
 	return x.Packed(id).Labels()
 }
 
-// HasName returns whether any series has a label of that name.
-func (x *Index) HasName(name string) bool {
-	x.mu.RLock()
-	defer x.mu.RUnlock()
-	return x.symbols.names[name] != nil
-}
-
 // LabelNames returns the label names of the series that match any of the selectors, of all
 // series when there is none, sorted. The error is why ctx is done, or that of words.hold.
 func (x *Index) LabelNames(ctx context.Context, sels ...Selector) ([]string, error) {

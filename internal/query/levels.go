@@ -17,10 +17,6 @@ const (
 	maxLevelSelectors = 100
 	// maxSelectorText bounds the text of a selector, which may be as long as a form.
 	maxSelectorText = 1 << 10
-	// edgeBytes is what a time takes, in the map and in the list that is made of it; readsBytes is what a selector
-	// takes, beside its text and the bits of its groups.
-	edgeBytes  = 160
-	readsBytes = 300
 )
 
 // Levels record from which buckets the selectors of a request are read, while they are read. They are safe for
@@ -28,14 +24,12 @@ const (
 //
 //  1. What is recorded is what the readers of samples and rows were told to read. No plan is made for the record.
 //  2. A group counts once for a selector, also if it is read again.
-//  3. What is held is bounded, and counted by the hold of Selector before it is held. Beyond the bounds the record
-//     says that it is cut.
+//  3. What is held is bounded. Beyond the bounds the record says that it is cut.
 type Levels struct {
 	mu    sync.Mutex
 	all   []*Reads
 	more  int // selectors beyond maxLevelSelectors
 	edges int
-	bytes int
 }
 
 type levelsKey struct{}
@@ -55,7 +49,6 @@ func LevelsOf(ctx context.Context) *Levels {
 type Reads struct {
 	levels *Levels
 	text   string
-	hold   func(bytes int) error
 
 	// The rest is guarded by the mutex of levels. counted are the groups that count, as bits by place.
 	counted []uint64
@@ -78,49 +71,23 @@ const (
 	edgePartial
 )
 
-// Selector begins to record a selector that is read in so many groups. hold counts bytes before they are held; nil
-// counts nothing. Its error ends only the record.
-func (l *Levels) Selector(text string, groups int, hold func(bytes int) error) *Reads {
+// Selector begins to record a selector that is read in so many groups.
+func (l *Levels) Selector(text string, groups int) *Reads {
 	if l == nil {
 		return nil
 	}
 	if len(text) > maxSelectorText {
 		text = string([]rune(text[:maxSelectorText])) + "…"
 	}
-	words := (groups + 63) / 64
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.all) == maxLevelSelectors {
 		l.more++
 		return nil
 	}
-	r := &Reads{levels: l, text: text, hold: hold}
-	if !r.room(readsBytes + len(text) + words*8) {
-		l.more++
-		return nil
-	}
-	r.counted, r.edges = make([]uint64, words), make(map[edge]int)
+	r := &Reads{levels: l, text: text, counted: make([]uint64, (groups+63)/64), edges: make(map[edge]int)}
 	l.all = append(l.all, r)
 	return r
-}
-
-// room counts bytes. The caller holds the mutex.
-func (r *Reads) room(bytes int) bool {
-	if r.hold != nil && r.hold(bytes) != nil {
-		return false
-	}
-	r.levels.bytes += bytes
-	return true
-}
-
-// Bytes returns what is held.
-func (l *Levels) Bytes() int {
-	if l == nil {
-		return 0
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.bytes
 }
 
 // Warnings returns warnings that warn takes, and whose times are recorded.
@@ -171,7 +138,7 @@ func (r *Reads) note(b metric.Bucket, kind edgeKind, fromMs, toMs int64, n int) 
 		}
 	}
 	// Both or neither: otherwise the series would never end.
-	if r.levels.edges+more > maxEdges || more > 0 && !r.room(more*edgeBytes) {
+	if r.levels.edges+more > maxEdges {
 		r.cut = true
 		return
 	}

@@ -1,7 +1,6 @@
 package query_test
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -28,7 +27,7 @@ func TestLevelsOfGroups(t *testing.T) {
 
 	var levels query.Levels
 	all, some := new(query.Warnings), new(query.Warnings)
-	reads := levels.Selector("cpu", len(groups), nil)
+	reads := levels.Selector("cpu", len(groups))
 	warn := reads.Warnings(all)
 	read := func(g query.Group, warn *query.Warnings, fromMs int64) {
 		t.Helper()
@@ -39,7 +38,7 @@ func TestLevelsOfGroups(t *testing.T) {
 			read(g, warn, noon-2*hour)
 		}
 	}
-	other := levels.Selector("cpu[5m]", len(groups), nil).Warnings(some)
+	other := levels.Selector("cpu[5m]", len(groups)).Warnings(some)
 	read(groups[2], other, noon-hour)
 	warn.Add("text")
 	other.Add("other text")
@@ -69,26 +68,15 @@ func TestLevelsAreBounded(t *testing.T) {
 	require.Len(t, groups, 9000)
 
 	var levels query.Levels
-	held := 0
-	reads := levels.Selector(strings.Repeat("é", 5000), len(groups), func(n int) error { held += n; return nil })
-	require.Equal(t, levels.Bytes(), held)
+	reads := levels.Selector(strings.Repeat("é", 5000), len(groups))
 	for i, g := range groups { // each has its own time
 		fromMs := noon - 200*hour + int64(2*i)
 		require.NoError(t, g.Samples(t.Context(), fromMs, fromMs+1, reads.Warnings(new(query.Warnings)), nil, nil))
 	}
-	require.Equal(t, levels.Bytes(), held)
-	require.Less(t, held, 3<<20)
 	for range 150 {
-		levels.Selector("more", 1, nil)
+		levels.Selector("more", 1)
 	}
-	refused := errors.New("no room")
-	var none query.Levels
-	require.Nil(t, none.Selector("x", 1, func(int) error { return refused }))
-	list, more := none.List()
-	require.Empty(t, list)
-	require.Equal(t, 1, more)
-
-	list, more = levels.List()
+	list, more := levels.List()
 	require.Equal(t, 51, more)
 	require.Len(t, list, 100)
 	require.True(t, list[0].Cut)
@@ -99,8 +87,7 @@ func TestLevelsAreBounded(t *testing.T) {
 
 	// Without a record there is nothing.
 	var nothing *query.Levels
-	require.Nil(t, nothing.Selector("x", 1, nil))
-	require.Zero(t, nothing.Bytes())
+	require.Nil(t, nothing.Selector("x", 1))
 	plain := new(query.Warnings)
-	require.Same(t, plain, nothing.Selector("x", 1, nil).Warnings(plain))
+	require.Same(t, plain, nothing.Selector("x", 1).Warnings(plain))
 }

@@ -3,7 +3,6 @@ package query
 import (
 	"context"
 	"math"
-	"unsafe"
 
 	"github.com/quern/quern/internal/metric"
 )
@@ -72,7 +71,6 @@ const (
 	MaxPoints = 11_000
 	// pointCells bounds the points held for one group at a time, to 16 MB.
 	pointCells = 1 << 19
-	pointBytes = int(unsafe.Sizeof(Point{}))
 )
 
 // unalignedRows is the minimum interval width, in rows of the finest level, for reading rows when
@@ -92,8 +90,7 @@ func (q *Querier) Points(ctx context.Context, sels []Selector, rng Range) (*Resu
 		return nil, badRequest("buckets must be between 1 and %d", MaxPoints)
 	}
 	r := new(Result[SeriesPoints])
-	cells := min(pointCells, toRead(share(ctx, q.opts.Memory, q.opts.Parallel))/pointBytes)
-	groups, err := q.groups(ctx, sels, cells/rng.N, &r.warnings)
+	groups, err := q.groups(ctx, sels, pointCells/rng.N, &r.warnings)
 	if err != nil {
 		return nil, err
 	}
@@ -104,8 +101,8 @@ func (q *Querier) Points(ctx context.Context, sels []Selector, rng Range) (*Resu
 	}
 	untilMs := q.untilMs(ctx, rng.EndMs)
 	parts := p.forGroups(&r.warnings, func(p *planner) []part { return p.plan(rng.StartMs, untilMs, levels, borders) })
-	r.all = inOrder(ctx, q, groups, func(ctx context.Context, g group, memory *Memory) ([]SeriesPoints, error) {
-		return q.groupPoints(ctx, g, rng, parts(g), memory, &r.warnings)
+	r.all = inOrder(ctx, q, groups, func(ctx context.Context, g group) ([]SeriesPoints, error) {
+		return q.groupPoints(ctx, g, rng, parts(g), &r.warnings)
 	})
 	return r, nil
 }
@@ -129,13 +126,10 @@ func (q *Querier) fitting(rng Range) ([]metric.Bucket, func(tMs int64) int64) {
 	}
 }
 
-func (q *Querier) groupPoints(ctx context.Context, g group, rng Range, parts []part, memory *Memory, warn *warnings) ([]SeriesPoints, error) {
-	if err := memory.Hold(len(g.ids) * rng.N * pointBytes); err != nil {
-		return nil, err
-	}
+func (q *Querier) groupPoints(ctx context.Context, g group, rng Range, parts []part, warn *warnings) ([]SeriesPoints, error) {
 	cells := make([]Point, len(g.ids)*rng.N)
 	some := make([]bool, len(g.ids))
-	err := q.read(ctx, g, parts, memory, warn, func(i int, samples []metric.Sample) error {
+	err := q.read(ctx, g, parts, warn, func(i int, samples []metric.Sample) error {
 		some[i] = rng.addSamples(cells[i*rng.N:(i+1)*rng.N], samples) || some[i]
 		return nil
 	}, func(_ metric.Bucket, row groupRow) error {

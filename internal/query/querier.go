@@ -22,7 +22,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
-	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/errand"
@@ -57,8 +56,6 @@ type Options struct {
 	// more is read in several parts, each of which reads the slice's chunks again. The default is
 	// 50,000,000.
 	MaxSamples int
-	// Memory is what all queries may hold together. The default is no limit.
-	Memory *admission.Budget
 	// Sightings record when each series was last seen. The default learns everything from the
 	// store. It suits a process that does not ingest.
 	Sightings *Sightings
@@ -135,7 +132,7 @@ func New(p Parts, opts Options) *Querier {
 		ahead:     ahead{asking: errand.New(opts.Beside)},
 		looks:     errand.NewKeyed[question, sighted](opts.Beside, maxLooks),
 		seed:      maphash.MakeSeed(),
-		unpacked:  newUnpacked(p.Settings.GroupSize, maxUnpacked, opts.Memory, opts.Metrics),
+		unpacked:  newUnpacked(p.Settings.GroupSize, maxUnpacked, opts.Metrics),
 		damaged: promauto.With(opts.Metrics).NewCounter(prometheus.CounterOpts{
 			Name: "quern_query_damaged_chunks_total",
 			Help: "Damaged raw chunks skipped in answers, counted at each read.",
@@ -143,9 +140,6 @@ func New(p Parts, opts Options) *Querier {
 		sets: sync.Pool{New: func() any { return new(blocks.SampleSet) }},
 	}
 }
-
-// Memory returns what all queries may hold together, nil without a limit.
-func (q *Querier) Memory() *admission.Budget { return q.opts.Memory }
 
 // Ladder returns the ladder whose levels requests may name.
 func (q *Querier) Ladder() metric.Ladder { return q.ladder }
@@ -168,9 +162,7 @@ type Result[T any] struct {
 	warnings warnings
 }
 
-// All yields the answer's values. It yields at most one error, as the last pair: admission.ErrNoRoom if other
-// requests hold the memory for queries, a *RequestError if the answer would not fit into it alone. A value
-// is valid until the next one.
+// All yields the answer's values. It yields at most one error, as the last pair. A value is valid until the next one.
 func (r *Result[T]) All() iter.Seq2[T, error] { return r.all }
 
 // Warnings say what the answer lacks or may have wrong because stored data is damaged or not ground
@@ -337,14 +329,13 @@ func (q *Querier) grouped(ids []metric.ScheduleID, maxIDs int) []group {
 // bounds its memory, and calls with for each series in each slice: i is its place in the
 // group, samples are by time and valid during the call, which does not wait. An error of with ends the reading.
 //
-// It holds what it puts together of memory. A slice that has more samples than the request may hold, or
-// than there is room for, is read in parts, and with is called for each of them in turn.
+// A slice that has more samples than the request may hold is read in parts, and with is called for each of them in turn.
 //
 // While it puts a slice together it calls loading with how many more samples it holds, duplicates
 // aside, and ends with the error that says that those are too many; with as many less, before it
 // calls with. With nil, Options.MaxSamples bounds them.
 func (q *Querier) rawSlices(
-	ctx context.Context, g group, fromMs, toMs int64, warn *warnings, memory *Memory,
+	ctx context.Context, g group, fromMs, toMs int64, warn *warnings,
 	loading func(n int) error, with func(i int, samples []metric.Sample) error,
 ) error {
 	most := q.opts.MaxSamples / q.opts.Parallel
@@ -358,7 +349,7 @@ func (q *Querier) rawSlices(
 				return nil
 			}
 		}
-		return q.rawPart(ctx, g, fromMs, toMs, warn, memory, limit, with)
+		return q.rawPart(ctx, g, fromMs, toMs, warn, limit, with)
 	})
 }
 
@@ -387,14 +378,14 @@ func inParts(fromMs, toMs int64, read func(fromMs, toMs int64) (metric.Slice, er
 	return nil
 }
 
-// rawPart is rawSlices within the samples that memory and loading allow. It returns the slice that it
+// rawPart is rawSlices within the samples that loading allows. It returns the slice that it
 // read last.
 func (q *Querier) rawPart(
-	ctx context.Context, g group, fromMs, toMs int64, warn *warnings, memory *Memory,
+	ctx context.Context, g group, fromMs, toMs int64, warn *warnings,
 	loading func(n int) error, with func(i int, samples []metric.Sample) error,
 ) (metric.Slice, error) {
-	set := q.set(memory)
-	defer set.close()
+	set := q.set()
+	defer q.giveBack(set)
 	slice := metric.Slice{StartMs: math.MinInt64}
 	held := 0
 	load := func(n int) error {
@@ -431,7 +422,7 @@ func (q *Querier) rawPart(
 			}
 			slice = q.ladder.SliceAt(metric.Raw, ch.SliceMs)
 		}
-		in, err := set.admit(ch.Data, fromMs, toMs)
+		in, err := q.open(set, ch.Data, fromMs, toMs)
 		if err != nil {
 			return slice, errors.Join(err, load(0))
 		}
@@ -449,7 +440,7 @@ func (q *Querier) chunks(ctx context.Context, g group, fromMs, toMs int64) iter.
 }
 
 // reset has set keep what the group has in [fromMs, toMs).
-func (g group) reset(set *countedSet, fromMs, toMs int64) {
+func (g group) reset(set *blocks.SampleSet, fromMs, toMs int64) {
 	set.Reset(g.span())
 	set.Only(g.ids, fromMs, toMs)
 }
@@ -470,7 +461,7 @@ func (q *Querier) readError(b metric.Bucket, g group, err error) error {
 
 // in yields the index of each series in the group that has samples in the set, with its samples.
 // Tombstones are left out.
-func (g group) in(set *countedSet) iter.Seq2[int, []metric.Sample] {
+func (g group) in(set *blocks.SampleSet) iter.Seq2[int, []metric.Sample] {
 	return func(yield func(int, []metric.Sample) bool) {
 		i := 0
 		for id, samples := range set.Series() {
@@ -504,12 +495,12 @@ type groupRow struct {
 
 // read reads the parts of a group in order: it calls samples as rawSlices does, or row with each row of the part's level.
 func (q *Querier) read(
-	ctx context.Context, g group, parts []part, memory *Memory, warn *warnings,
+	ctx context.Context, g group, parts []part, warn *warnings,
 	samples func(i int, samples []metric.Sample) error, row func(level metric.Bucket, row groupRow) error,
 ) error {
 	for _, part := range parts {
 		if part.bucket == metric.Raw {
-			if err := q.rawSlices(ctx, g, part.fromMs, part.toMs, warn, memory, nil, samples); err != nil {
+			if err := q.rawSlices(ctx, g, part.fromMs, part.toMs, warn, nil, samples); err != nil {
 				return err
 			}
 			continue
@@ -549,55 +540,38 @@ func (q *Querier) rows(ctx context.Context, g group, level metric.Bucket, fromMs
 }
 
 // inOrder runs work for each group, as many at a time as a request may, and yields the results in the
-// order of the groups. What work holds of memory counts until its results have been yielded. It returns
-// when all work has ended.
-func inOrder[T any](ctx context.Context, q *Querier, groups []group, work func(context.Context, group, *Memory) ([]T, error)) iter.Seq2[T, error] {
+// order of the groups. It returns when all work has ended.
+func inOrder[T any](ctx context.Context, q *Querier, groups []group, work func(context.Context, group) ([]T, error)) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		type outcome struct {
-			all    []T
-			err    error
-			memory *Memory
+			all []T
+			err error
 		}
 		ctx, cancel := context.WithCancel(ctx)
 		var wg sync.WaitGroup
+		defer wg.Wait()
+		defer cancel()
 		var running []chan outcome
-		defer func() {
-			cancel()
-			wg.Wait()
-			for _, done := range running {
-				(<-done).memory.Release()
-			}
-		}()
-
-		deliver := func(o outcome) (more bool) {
-			defer o.memory.Release()
-			if o.err != nil {
-				var none T
-				yield(none, o.err)
-				return false
-			}
-			for _, v := range o.all {
-				if !yield(v, nil) {
-					return false
-				}
-			}
-			return true
-		}
-		n := min(q.opts.Parallel, len(groups))
 		for len(groups) > 0 || len(running) > 0 {
-			for len(groups) > 0 && len(running) < n {
+			for len(groups) > 0 && len(running) < q.opts.Parallel {
 				g, done := groups[0], make(chan outcome, 1)
 				groups, running = groups[1:], append(running, done)
 				wg.Go(func() {
-					memory := NewMemory(ctx, q.opts.Memory, n)
-					all, err := work(ctx, g, memory)
-					done <- outcome{all, err, memory}
+					all, err := work(ctx, g)
+					done <- outcome{all, err}
 				})
 			}
 			o := <-running[0]
 			running = running[1:]
-			if !deliver(o) {
+			if o.err != nil {
+				var none T
+				yield(none, o.err)
 				return
+			}
+			for _, v := range o.all {
+				if !yield(v, nil) {
+					return
+				}
 			}
 		}
 	}

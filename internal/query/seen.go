@@ -297,8 +297,8 @@ func (q *Querier) look(
 	}
 	var found sighted
 	warn := new(warnings)
-	for there, err := range inOrder(ctx, q, q.grouped(ids, math.MaxInt), func(ctx context.Context, g group, memory *Memory) ([]metric.ScheduleID, error) {
-		on, whole, err := q.lookIn(ctx, g, all, memory, warn)
+	for there, err := range inOrder(ctx, q, q.grouped(ids, math.MaxInt), func(ctx context.Context, g group) ([]metric.ScheduleID, error) {
+		on, whole, err := q.lookIn(ctx, g, all, warn)
 		if err != nil {
 			return nil, err
 		}
@@ -324,12 +324,12 @@ func (q *Querier) look(
 }
 
 // lookIn looks for the series of a group.
-func (q *Querier) lookIn(ctx context.Context, g group, all []stretch, memory *Memory, warn *warnings) (on []int32, whole bool, err error) {
+func (q *Querier) lookIn(ctx context.Context, g group, all []stretch, warn *warnings) (on []int32, whole bool, err error) {
 	on, whole = make([]int32, len(g.ids)), true
 	for _, s := range all {
 		if missing(on) {
 			damage := new(warnings)
-			if err := q.lookAt(ctx, g, on, s.parts(g), memory, damage); err != nil {
+			if err := q.lookAt(ctx, g, on, s.parts(g), damage); err != nil {
 				return nil, false, err
 			}
 			if said := damage.list(); len(said) > 0 {
@@ -352,7 +352,7 @@ func missing(on []int32) bool {
 }
 
 // lookAt reads rows before samples, since there are many more samples.
-func (q *Querier) lookAt(ctx context.Context, g group, on []int32, parts []part, memory *Memory, warn *warnings) error {
+func (q *Querier) lookAt(ctx context.Context, g group, on []int32, parts []part, warn *warnings) error {
 	for _, part := range slices.Backward(parts) {
 		if part.bucket == metric.Raw || !missing(on) {
 			continue
@@ -368,7 +368,7 @@ func (q *Querier) lookAt(ctx context.Context, g group, on []int32, parts []part,
 		if part.bucket != metric.Raw || !missing(on) {
 			continue
 		}
-		if err := q.rawSlices(ctx, g, part.fromMs, part.toMs, warn, memory, nil, func(i int, samples []metric.Sample) error {
+		if err := q.rawSlices(ctx, g, part.fromMs, part.toMs, warn, nil, func(i int, samples []metric.Sample) error {
 			on[i] = max(on[i], dayOf(samples[len(samples)-1].TimeMs))
 			return nil
 		}); err != nil {

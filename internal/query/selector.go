@@ -49,9 +49,9 @@ func parseSelector(s string) (Selector, error) {
 // SelectorChecks checks the selectors of one request one after the other, and keeps none. Together they may take as much
 // as Admit allows. The zero value is ready. It is used by one goroutine at a time.
 type SelectorChecks struct {
-	weighed weigher
-	last    string // the selector that was checked last, and the result
-	result  error
+	parsed parsed
+	last   string // the selector that was checked last, and the result
+	result error
 }
 
 // Check returns what is wrong with a selector as a *RequestError, nil if nothing is, or admission.ErrNoRoom.
@@ -59,8 +59,7 @@ func (c *SelectorChecks) Check(ctx context.Context, selector string) error {
 	if selector == c.last && selector != "" {
 		return c.result // many in one request are about the same series
 	}
-	c.weighed.ctx = ctx
-	if err := c.weighed.text(selector); err != nil {
+	if err := c.parsed.admit(ctx, selector); err != nil {
 		return err
 	}
 	_, err := parseSelector(selector)

@@ -45,38 +45,31 @@ func (q *Querier) Summary(ctx context.Context, sels []Selector, startMs, endMs i
 	}
 	untilMs := q.untilMs(ctx, endMs)
 	parts := p.forGroups(&r.warnings, func(p *planner) []part { return p.plan(startMs, untilMs, levels, nil) })
-	r.all = inOrder(ctx, q, groups, func(ctx context.Context, g group, memory *Memory) ([]Summary, error) {
-		return q.groupSummary(ctx, g, parts(g), memory, &r.warnings)
+	r.all = inOrder(ctx, q, groups, func(ctx context.Context, g group) ([]Summary, error) {
+		return q.groupSummary(ctx, g, parts(g), &r.warnings)
 	})
 	return r, nil
 }
 
-func (q *Querier) groupSummary(ctx context.Context, g group, parts []part, memory *Memory, warn *warnings) ([]Summary, error) {
+func (q *Querier) groupSummary(ctx context.Context, g group, parts []part, warn *warnings) ([]Summary, error) {
 	points := make([]Point, len(g.ids))
 	sketches := make([]sketch.Sketch, len(g.ids))
 	damaged := make([]bool, len(g.ids))
-	sizes := make([]int, len(g.ids))
-	// count counts what the sketch of a series takes by now.
-	count := func(i int) error {
-		more := sketches[i].Bytes() - sizes[i]
-		sizes[i] += more
-		return memory.Hold(more)
-	}
-	err := q.read(ctx, g, parts, memory, warn, func(i int, samples []metric.Sample) error {
+	err := q.read(ctx, g, parts, warn, func(i int, samples []metric.Sample) error {
 		for _, s := range samples {
 			if finite(s.Value) {
 				points[i].add(s.Value)
 				sketches[i].Add(s.Value)
 			}
 		}
-		return count(i)
+		return nil
 	}, func(level metric.Bucket, row groupRow) error {
 		points[row.i].merge(&row.Rollup)
 		if err := sketches[row.i].Merge(row.Sketch); err != nil {
 			damaged[row.i] = true
 			warn.add("%s of %s: percentiles are missing: %v", q.rowName(level, row.TimeMs), q.index.Labels(row.Schedule), err)
 		}
-		return count(row.i)
+		return nil
 	})
 	if err != nil {
 		return nil, err
@@ -92,13 +85,9 @@ func (q *Querier) groupSummary(ctx context.Context, g group, parts []part, memor
 			if s.P50, s.P90, s.P99, off = percentiles(&sketches[i], s.Min, s.Max); off != nil {
 				warn.add("percentiles of %s: %v", s.Labels, off)
 			}
-			if err := count(i); err != nil {
-				return nil, err
-			}
 		}
 		out = append(out, s)
 	}
-	memory.Release() // the sketches
 	return out, nil
 }
 
@@ -128,7 +117,7 @@ func (q *Querier) Baseline(ctx context.Context, sels []Selector, startMs, endMs 
 	if err != nil {
 		return nil, err
 	}
-	r.all = inOrder(ctx, q, groups, func(ctx context.Context, g group, _ *Memory) ([]Baseline, error) {
+	r.all = inOrder(ctx, q, groups, func(ctx context.Context, g group) ([]Baseline, error) {
 		if startMs >= endMs {
 			return nil, nil
 		}
@@ -178,12 +167,12 @@ func (q *Querier) Latest(ctx context.Context, sels []Selector, lookback time.Dur
 	}
 	lookback = min(lookback, MaxLookback)
 	nowMs := q.nowMs()
-	r.all = inOrder(ctx, q, groups, func(ctx context.Context, g group, memory *Memory) ([]Latest, error) {
+	r.all = inOrder(ctx, q, groups, func(ctx context.Context, g group) ([]Latest, error) {
 		found := make([]*metric.Sample, len(g.ids))
 		toMs := q.untilMs(ctx, math.MaxInt64)
 		for _, back := range []time.Duration{time.Hour, 24 * time.Hour, MaxLookback} {
 			fromMs := q.sinceMs(metric.Raw, nowMs-min(back, lookback).Milliseconds())
-			if err := q.latestIn(ctx, g, found, fromMs, toMs, memory, &r.warnings); err != nil {
+			if err := q.latestIn(ctx, g, found, fromMs, toMs, &r.warnings); err != nil {
 				return nil, err
 			}
 			if toMs = fromMs; back >= lookback {
@@ -202,7 +191,7 @@ func (q *Querier) Latest(ctx context.Context, sels []Selector, lookback time.Dur
 }
 
 // latestIn fills the empty places of found with the latest samples in [fromMs, toMs).
-func (q *Querier) latestIn(ctx context.Context, g group, found []*metric.Sample, fromMs, toMs int64, memory *Memory, warn *warnings) error {
+func (q *Querier) latestIn(ctx context.Context, g group, found []*metric.Sample, fromMs, toMs int64, warn *warnings) error {
 	var empty group
 	var places []int
 	for i, s := range found {
@@ -213,7 +202,7 @@ func (q *Querier) latestIn(ctx context.Context, g group, found []*metric.Sample,
 	if len(places) == 0 || fromMs >= toMs {
 		return nil
 	}
-	return q.rawSlices(ctx, empty, fromMs, toMs, warn, memory, nil, func(i int, samples []metric.Sample) error {
+	return q.rawSlices(ctx, empty, fromMs, toMs, warn, nil, func(i int, samples []metric.Sample) error {
 		// Slices come in order, so that the last one is the latest.
 		last := samples[len(samples)-1]
 		found[places[i]] = &last

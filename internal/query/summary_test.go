@@ -4,17 +4,14 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/query/querytest"
-	"github.com/quern/quern/internal/sketch"
 	"github.com/quern/quern/internal/storage"
 )
 
@@ -212,63 +209,6 @@ func requireFails[T any](t *testing.T, r *query.Result[T]) {
 		n++
 	}
 	require.Equal(t, 1, n)
-}
-
-// TestSummaryCountsItsSketches: what a summary holds is claimed from what all queries may hold, while
-// it is read.
-func TestSummaryCountsItsSketches(t *testing.T) {
-	settings := querytest.Settings()
-	settings.GroupSize, settings.Epochs[0].BlockSize = 128, 128
-	w := newWorld(t, settings, retention)
-	const series = 512
-	var sk sketch.Sketch
-	for i := range 2 * sketch.MaxBins {
-		sk.Add(math.Pow(1.02, float64(i-sketch.MaxBins)))
-		sk.Add(-math.Pow(1.02, float64(i-sketch.MaxBins)))
-	}
-	encoded := sk.AppendEncoded(nil)
-	var rows []metric.RollupRow
-	for id := range metric.ScheduleID(series) {
-		w.series(id, "cpu", "web-"+strconv.Itoa(int(id)))
-		rows = append(rows, metric.RollupRow{Schedule: id, TimeMs: midnight - day, Rollup: metric.Rollup{Count: sk.Count(), Sum: 1, Min: -1, Max: 1, First: 1, Last: 1, Sketch: encoded}})
-	}
-	require.NoError(t, w.store.WriteRollups(t.Context(), 0, 1, rows))
-	summarize := func(room int64) (n int, err error) {
-		memory := admission.NewSharedBudget(room, room)
-		q := query.New(w.parts(), query.Options{Memory: memory})
-		r, err := q.Summary(t.Context(), w.sel("cpu"), midnight-day, midnight-day+hour)
-		require.NoError(t, err)
-		for _, err = range r.All() {
-			if err != nil {
-				break
-			}
-			n++
-		}
-		all := memory.Claim(admission.Client{})
-		require.True(t, all.Grow(room), "everything is given back")
-		return n, err
-	}
-	const enough = 128 << 20
-	n, err := summarize(enough)
-	require.NoError(t, err)
-	require.Equal(t, series, n)
-
-	// A third of what one group takes.
-	n, err = summarize(128 * 30 << 10 / 3)
-	var never *query.RequestError
-	require.ErrorAs(t, err, &never, "it would not fit if it were alone")
-	require.Zero(t, n)
-
-	memory := admission.NewSharedBudget(enough, enough)
-	other := memory.Claim(admission.Client{})
-	require.True(t, other.Grow(enough-1<<20))
-	q := query.New(w.parts(), query.Options{Memory: memory})
-	r, err := q.Summary(t.Context(), w.sel("cpu"), midnight-day, midnight-day+hour)
-	require.NoError(t, err)
-	for _, err = range r.All() {
-		break
-	}
-	require.ErrorIs(t, err, admission.ErrNoRoom)
 }
 
 // TestPercentilesOfAWideSpan: where a percentile falls among values that a row stores as one, a warning says so.

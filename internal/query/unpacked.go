@@ -9,7 +9,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
-	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
@@ -37,7 +36,6 @@ import (
 type unpacked struct {
 	groupSize int
 	maxBytes  int
-	memory    *admission.Budget // nil is no limit
 	gets      *prometheus.CounterVec
 
 	packing sync.Mutex // guards these two
@@ -68,23 +66,19 @@ const (
 	// minUnpacked is the number of chunks of a slice from which on packing them pays.
 	minUnpacked = 16
 	// maxListed and maxPacked bound the bytes of the chunks of a slice that are held until it is known whether they are packed, and
-	// their samples. Packing takes packBytes for each sample.
+	// their samples.
 	maxListed = 1 << 20
 	maxPacked = 1 << 17
-	packBytes = 100
 	// maxUnpacked bounds the bytes of all slices that are kept: 1,000 groups of 128 series with a sample every 10 s for half an hour.
 	maxUnpacked = 32 << 20
 	// sliceBytes is what a slice takes aside from its data.
 	sliceBytes = 256
 )
 
-// newUnpacked keeps up to maxBytes, or an eighth of what one client may hold of the memory for queries. Packing claims of that.
-func newUnpacked(groupSize, maxBytes int, memory *admission.Budget, metrics prometheus.Registerer) *unpacked {
-	if memory != nil {
-		maxBytes = int(min(int64(maxBytes), memory.Share(admission.Client{})/8))
-	}
+// newUnpacked keeps up to maxBytes.
+func newUnpacked(groupSize, maxBytes int, metrics prometheus.Registerer) *unpacked {
 	u := &unpacked{
-		groupSize: groupSize, maxBytes: maxBytes, memory: memory, slices: make(map[sliceOf]*list.Element), used: list.New(),
+		groupSize: groupSize, maxBytes: maxBytes, slices: make(map[sliceOf]*list.Element), used: list.New(),
 		gets: promauto.With(metrics).NewCounterVec(prometheus.CounterOpts{
 			Name: "quern_query_unpacked_slices_total",
 			Help: "Slices of a group that were read before a run has packed them, by result: hit is that most of their chunks were kept packed in memory.",
@@ -212,9 +206,7 @@ func (s *slice) end(yield func(storage.RawChunk, error) bool) bool {
 	if !s.again {
 		s.saw(s.of)
 	} else if !s.large && s.n-s.given >= max(minUnpacked, s.given/16) && s.pays() && s.packing.TryLock() {
-		if f := s.pack(); f != nil {
-			s.put(f)
-		}
+		s.put(s.pack())
 		s.packing.Unlock()
 	}
 	return true
@@ -258,7 +250,7 @@ func (s *slice) pays() bool {
 	return f.data != nil || s.n >= 2*len(f.ids)
 }
 
-// pack packs the chunks of the slice. It returns nil if there is no room to do so now. The caller holds packing.
+// pack packs the chunks of the slice. The caller holds packing.
 func (s *slice) pack() *firstChunks {
 	f := &firstChunks{of: s.of, ids: make([]blocks.ID, len(s.listed))}
 	rest := make([][]byte, 0, len(s.listed)+1)
@@ -276,13 +268,6 @@ func (s *slice) pack() *firstChunks {
 	}
 	if samples > maxPacked {
 		return f
-	}
-	if s.memory != nil {
-		claim := s.memory.Claim(admission.Client{})
-		if !claim.Grow(int64(samples * packBytes)) {
-			return nil
-		}
-		defer claim.Release()
 	}
 	if s.set == nil {
 		s.set, s.packer = new(blocks.SampleSet), new(blocks.Packer)

@@ -88,7 +88,7 @@ func TestUnpackedSlices(t *testing.T) {
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		ids := blocks.NewIDs(1)
-		u := newUnpacked(testedGroup, []int{1 << 20, 4000, 300}[rng.IntN(3)], nil, prometheus.NewRegistry())
+		u := newUnpacked(testedGroup, []int{1 << 20, 4000, 300}[rng.IntN(3)], prometheus.NewRegistry())
 		var chunks []storage.RawChunk
 		for range 60 {
 			switch n := rng.IntN(20); {
@@ -171,7 +171,7 @@ func requireSameBits(t *testing.T, want, got []metric.Sample) {
 func TestRefreshesDecodeLittle(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 7))
 	ids := blocks.NewIDs(1)
-	u := newUnpacked(testedGroup, 1<<20, nil, nil)
+	u := newUnpacked(testedGroup, 1<<20, nil)
 	var chunks []storage.RawChunk
 	packed, kept := 0, (*firstChunks)(nil)
 	for i := range 360 {

@@ -13,10 +13,9 @@ type Token struct {
 	// Match are selectors of the series that it is bound to, none for all.
 	Match []string `json:"match,omitempty"`
 	// The limits are 0 for none.
-	MaxSeries           int   `json:"max_series,omitempty"`
-	MaxSamplesPerSecond int   `json:"max_samples_per_second,omitempty"`
-	MaxQueries          int   `json:"max_queries,omitempty"`
-	MaxQueryBytes       int64 `json:"max_query_bytes,omitempty"`
+	MaxSeries           int `json:"max_series,omitempty"`
+	MaxSamplesPerSecond int `json:"max_samples_per_second,omitempty"`
+	MaxQueries          int `json:"max_queries,omitempty"`
 }
 
 // NewToken is the reply to the creation of a token.

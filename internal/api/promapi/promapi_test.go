@@ -607,8 +607,7 @@ func TestWhatAReplyHolds(t *testing.T) {
 func TestWhatAFailureHolds(t *testing.T) {
 	const room = 1 << 30
 	metrics := prometheus.NewRegistry()
-	memory := admission.NewSharedBudget(room, room)
-	h := newAPIWith(t, promquery.Options{Memory: memory}, func(o *Options) {
+	h := newAPI(t, func(o *Options) {
 		o.Queries = admission.NewTurns(admission.TurnOptions{N: 1, Name: "queries", Clients: admission.NewClients(nil), Metrics: metrics})
 	})
 	long := strings.Repeat("\u00e4", 20_000)
@@ -628,7 +627,6 @@ func TestWhatAFailureHolds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			forms := admission.NewBudget(room, 0)
 			claim, other := forms.Claim(admission.Client{}), forms.Claim(admission.Client{})
-			all := memory.Claim(admission.Client{})
 			text := c.form.Encode()
 			r := httptest.NewRequestWithContext(admission.WithClaim(t.Context(), &claim), http.MethodPost, "/api/v1/"+c.path, strings.NewReader(text))
 			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
@@ -638,11 +636,9 @@ func TestWhatAFailureHolds(t *testing.T) {
 				read = true
 				require.Zero(t, gaugeOf(t, metrics, "quern_turns"), "the turn")
 				require.True(t, other.Grow(room), "the form")
-				require.True(t, all.Grow(room), "the samples")
 				require.Nil(t, r.Form)
 			}}
 			h.ServeHTTP(w, r)
-			all.Release()
 			require.Equal(t, c.code, w.Code, "%.300s", w.Body)
 			require.True(t, read)
 			require.Less(t, w.Body.Len(), 6<<10)

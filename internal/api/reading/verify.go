@@ -36,8 +36,8 @@ type Verify struct {
 
 // VerifyOptions configure Verify.
 type VerifyOptions struct {
-	// Memory is what all queries may hold together. The default is no limit.
-	Memory *admission.Budget
+	// MaxBytes bounds the rows that a verification holds, and what it notes of them. The default is no limit.
+	MaxBytes int
 	// Repair lets clients have rows ground again, and TakeBack those taken back that have no samples, as in OperateOptions.
 	Repair, TakeBack bool
 	// Clock is what "now" in a request means. Required.
@@ -66,9 +66,14 @@ func (h *Verify) verify(out *lines, r *http.Request) error {
 	}
 	ask, hangUp := h.self(r)
 	defer hangUp()
-	memory := query.NewMemory(r.Context(), h.opts.Memory, 2) // the other half is for the reads
-	defer memory.Release()
-	o.Client, o.Hold = &verify.Client{Client: ask}, memory.Hold
+	held := 0
+	o.Client, o.Hold = &verify.Client{Client: ask}, func(n int) error {
+		if held += n; h.opts.MaxBytes > 0 && held > h.opts.MaxBytes {
+			return &query.RequestError{Message: fmt.Sprintf("the rows to verify take more than %d MB, what the samples of a query may take (--query-max-samples): "+
+				"verify fewer series, or a shorter range", h.opts.MaxBytes>>20)}
+		}
+		return nil
+	}
 
 	// The comparison goes on only if the client takes what was found.
 	ctx, stop := context.WithCancelCause(r.Context())

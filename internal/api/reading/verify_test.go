@@ -81,7 +81,7 @@ func verifies(t *testing.T, s http.Handler, more ...string) (code int, lines []w
 func TestVerify(t *testing.T) {
 	s, store := verifyServer(t, func(o *reading.VerifyOptions) {
 		o.Turns = admission.NewTurns(admission.TurnOptions{N: 1, Clients: admission.NewClients(nil)})
-		o.Memory = admission.NewSharedBudget(16<<20, 8<<20)
+		o.MaxBytes = 4 << 20
 	})
 	startMs := apitest.Now.UnixMilli() - 6*3_600_000
 	wrong := &wire.Difference{
@@ -158,12 +158,12 @@ func TestVerifyRefuses(t *testing.T) {
 	require.Equal(t, http.StatusOK, code, body)
 }
 
-// TestVerifyAsksForMemory: what a verification keeps of the rows counts.
-func TestVerifyAsksForMemory(t *testing.T) {
-	s, _ := verifyServer(t, func(o *reading.VerifyOptions) { o.Memory = admission.NewSharedBudget(1<<20, 1<<20) })
+// TestVerifyIsBounded: what a verification keeps of the rows counts.
+func TestVerifyIsBounded(t *testing.T) {
+	s, _ := verifyServer(t, func(o *reading.VerifyOptions) { o.MaxBytes = 1 })
 	code, _, body := verifies(t, s)
 	require.Equal(t, http.StatusBadRequest, code, body)
-	require.Contains(t, body, "memory")
+	require.Contains(t, body, "verify fewer series")
 }
 
 // TestVerifyEndsWithItsClient: who goes leaves no work behind, and the turn is free.
