@@ -22,11 +22,8 @@ import (
 // programs are the programs under test.
 var programs *process.Programs
 
-// A ladder on which a day takes 16 seconds.
-var (
-	ladder = []time.Duration{4 * time.Second, 8 * time.Second, 16 * time.Second}
-	timing = []string{"--aggregation-delay", "2s", "--late-grace", "1s"}
-)
+// timing fits a ladder of seconds.
+var timing = []string{"--aggregation-delay", "2s", "--late-grace", "1s"}
 
 func TestMain(m *testing.M) {
 	os.Exit(process.Tests{M: cassandratest.Stopping(m), Use: func(p *process.Programs) { programs = p }}.Run())

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -58,17 +57,6 @@ func find(t *testing.T, p debian.Program) debian.Found {
 	found, err := p.Find(t.Context())
 	require.NoError(t, err)
 	return found
-}
-
-// address returns an address to listen on, for programs that do not report their port. No other
-// program uses this loopback host.
-func address(t *testing.T) string {
-	t.Helper()
-	host := fmt.Sprintf("127.77.%d.%d:0", os.Getpid()>>8&0xff, os.Getpid()&0xff)
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", host)
-	require.NoError(t, err)
-	require.NoError(t, l.Close())
-	return l.Addr().String()
 }
 
 // write writes a file.

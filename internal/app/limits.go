@@ -30,15 +30,17 @@ func (s *setup) limitMemory() error {
 func machineMemory() (uint64, error) {
 	machine, err := memlimit.FromSystem()
 	group, groupErr := memlimit.FromCgroup()
-	switch {
-	case err != nil && groupErr != nil:
-		return 0, memlimit.ErrNoLimit
-	case err != nil:
-		return group, nil
-	case groupErr != nil:
-		return machine, nil
+	least := uint64(math.MaxUint64)
+	if err == nil {
+		least = machine
 	}
-	return min(machine, group), nil
+	if groupErr == nil {
+		least = min(least, group)
+	}
+	if least == math.MaxUint64 {
+		return 0, memlimit.ErrNoLimit
+	}
+	return least, nil
 }
 
 // defaultMaxSamples is how many samples a query may hold if that is not set: as many as fit into a quarter of the memory, if so

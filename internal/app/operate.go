@@ -25,7 +25,7 @@ func (s *setup) operate(e *process, turns reading.Turns) api.Registrar {
 }
 
 // verify returns the endpoint that compares rows with their samples.
-func (s *setup) verify(e *process, turns *admission.Turns) api.Registrar {
+func (s *setup) verify(turns *admission.Turns) api.Registrar {
 	return reading.NewVerify(reading.VerifyOptions{
 		MaxBytes: s.cfg.Query.MaxSamples * query.SampleBytes, Repair: s.cfg.EnableReaggregate, TakeBack: s.cfg.EnableAdminAPI,
 		Clock: s.clk, Turns: turns, Logger: component(s.log, "http"),

@@ -327,7 +327,7 @@ func (s *server) build(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		opts.Extra = []api.Registrar{boards, groups.New(group.NewLibrary(s.engine.Store, s.clk)), reading.New(reader, opts.Annotations, s.clk, turns), s.operate(s.engine, turns), s.verify(s.engine, turnsAt("verifications", verifyTurns)), s.catalog(s.engine, turns), s.prometheusAPI(reader, turns)}
+		opts.Extra = []api.Registrar{boards, groups.New(group.NewLibrary(s.engine.Store, s.clk)), reading.New(reader, opts.Annotations, s.clk, turns), s.operate(s.engine, turns), s.verify(turnsAt("verifications", verifyTurns)), s.catalog(s.engine, turns), s.prometheusAPI(reader, turns)}
 	}
 	opts.Extra = append(opts.Extra, api.NewLogin(door, audit), api.NewTokens(s.tokens))
 	if s.cfg.Pprof {

@@ -46,17 +46,20 @@ func Settings(ctx context.Context, cfg config.Settings, stdout, stderr io.Writer
 	})
 }
 
+// wantedPolicy returns the policy of a store with the settings that cfg changes.
+func wantedPolicy(cfg config.Settings, recorded storage.Settings) (storage.Policy, error) {
+	if recorded.Policy.Equal(storage.Policy{}) {
+		return cfg.Policy.New(recorded.Ladder)
+	}
+	return cfg.Over(recorded.Policy, recorded.Ladder)
+}
+
 // SetSettings changes settings for all processes of a store. It refuses while a process runs, since
 // a process keeps the settings that it started with.
 func SetSettings(ctx context.Context, cfg config.Settings, stdout, stderr io.Writer) error {
 	return onStore(ctx, cfg, stderr, func(st storage.Store) error {
 		recorded := st.Settings()
-		want, err := storage.Policy{}, error(nil)
-		if recorded.Policy.Equal(storage.Policy{}) {
-			want, err = cfg.Policy.New(recorded.Ladder)
-		} else {
-			want, err = cfg.Over(recorded.Policy, recorded.Ladder)
-		}
+		want, err := wantedPolicy(cfg, recorded)
 		if err != nil {
 			return err
 		}

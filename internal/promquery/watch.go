@@ -84,7 +84,7 @@ func (w *watch) begin(ctx context.Context) (_ context.Context, end func()) {
 
 // look looks at the heap until stop is closed.
 func (w *watch) look(stop chan struct{}) {
-	next := time.NewTicker(everyLook)
+	next := time.NewTicker(everyLook) //nolint:forbidigo // the heap grows in the machine's time, also where a clock is simulated
 	defer next.Stop()
 	for {
 		select {

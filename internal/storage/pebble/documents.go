@@ -182,12 +182,12 @@ func (s *Store) heads(ctx context.Context, op string, prefix []byte, skip skipFu
 		h, err := parseVersionKey(k)
 		if err != nil {
 			s.lost(fmt.Sprintf("a document with the key %x", k))
-			return storage.DocumentHead{}, nil
+			return storage.DocumentHead{}, nil //nolint:nilerr // it is named, and left out
 		}
 		// A newer version of the document may be lost.
 		outdated := skip != nil && bytes.Compare(versionsPrefix(tableDocuments, h.DocumentKey), lostTo) < 0
 		if rest, err := parseHead(v, &h); err != nil || len(rest) > 0 || outdated {
-			return storage.DocumentHead{DocumentKey: h.DocumentKey, Version: h.Version, Damaged: true}, nil
+			return storage.DocumentHead{DocumentKey: h.DocumentKey, Version: h.Version, Damaged: true}, nil //nolint:nilerr // the head says so
 		}
 		return h, nil
 	}
