@@ -34,7 +34,7 @@ build: ## Build bin/quern, bin/ingest and bin/aggregator
 	$(GO) build -trimpath -o bin/ ./cmd/...
 
 .PHONY: page
-page: ## Build the page from web/ into internal/page/dist (needs Node.js and npm)
+page: ## Build the page from web/ into internal/api/page/dist (needs Node.js and npm)
 	cd web && npm ci && npm run check && npm run build
 
 .PHONY: pictures

@@ -6,9 +6,9 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/quern/quern/internal/app/engine"
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/engine"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/registry"

@@ -1,4 +1,4 @@
-// Builds the page into internal/page/dist, or into the directory that the first argument names. The same sources and
+// Builds the page into internal/api/page/dist, or into the directory that the first argument names. The same sources and
 // packages give the same bytes, wherever and whenever they are built: a test compares.
 import { createHash } from "node:crypto";
 import { mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
@@ -7,7 +7,7 @@ import { fileURLToPath } from "node:url";
 import { build, transform } from "esbuild";
 
 const here = path.dirname(fileURLToPath(import.meta.url));
-const dist = path.resolve(process.argv[2] ?? path.join(here, "../internal/page/dist"));
+const dist = path.resolve(process.argv[2] ?? path.join(here, "../internal/api/page/dist"));
 const assets = path.join(dist, "assets");
 
 rmSync(dist, { recursive: true, force: true });

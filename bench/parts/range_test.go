@@ -12,8 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/access/route"
 	"github.com/quern/quern/internal/api/promapi"
-	"github.com/quern/quern/internal/api/route"
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"

@@ -5,8 +5,8 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/quern/quern/internal/app"
+	"github.com/quern/quern/internal/app/program"
 	"github.com/quern/quern/internal/config"
-	"github.com/quern/quern/internal/program"
 )
 
 func main() { program.Main(ingest()) }

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/quern/quern/internal/program/programtest"
+	"github.com/quern/quern/internal/app/program/programtest"
 )
 
 func TestMain(m *testing.M) { os.Exit(programtest.Main(m)) }

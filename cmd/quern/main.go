@@ -4,7 +4,7 @@ package main
 import (
 	"github.com/urfave/cli/v2"
 
-	"github.com/quern/quern/internal/program"
+	"github.com/quern/quern/internal/app/program"
 )
 
 func main() { program.Main(quern()) }

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/quern/quern/internal/program"
-	"github.com/quern/quern/internal/program/programtest"
+	"github.com/quern/quern/internal/app/program"
+	"github.com/quern/quern/internal/app/program/programtest"
 )
 
 func TestMain(m *testing.M) { os.Exit(programtest.Main(m)) }

@@ -3,9 +3,9 @@ package main
 import (
 	"github.com/urfave/cli/v2"
 
+	"github.com/quern/quern/internal/app/program"
 	"github.com/quern/quern/internal/commands"
 	"github.com/quern/quern/internal/config"
-	"github.com/quern/quern/internal/program"
 )
 
 func salvageCommand() *cli.Command {

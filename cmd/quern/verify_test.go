@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/quern/quern/internal/program"
-	"github.com/quern/quern/internal/program/programtest"
+	"github.com/quern/quern/internal/app/program"
+	"github.com/quern/quern/internal/app/program/programtest"
 )
 
 func TestVerifyUsage(t *testing.T) {

@@ -6,9 +6,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/app/engine"
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/engine"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/storagetest"
 )

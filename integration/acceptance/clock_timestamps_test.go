@@ -7,9 +7,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/app/engine"
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/engine"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/registry"
 	"github.com/quern/quern/internal/storage"

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/operate/reaggregate"
 	"github.com/quern/quern/internal/query"
-	"github.com/quern/quern/internal/reaggregate"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/storagetest"
 )

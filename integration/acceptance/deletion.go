@@ -13,11 +13,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/blocks"
-	"github.com/quern/quern/internal/deletion"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/operate/deletion"
+	"github.com/quern/quern/internal/operate/reaggregate"
 	"github.com/quern/quern/internal/query"
-	"github.com/quern/quern/internal/reaggregate"
 )
 
 // Delete deletes the samples of a series, "" for all, in [from, to), and tells the oracle.

@@ -21,13 +21,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/app/engine"
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/engine"
 	"github.com/quern/quern/internal/ingest"
-	"github.com/quern/quern/internal/late"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/recovery/late"
 	"github.com/quern/quern/internal/registry"
 	"github.com/quern/quern/internal/rollup"
 	"github.com/quern/quern/internal/storage"

@@ -12,12 +12,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/access/route"
 	"github.com/quern/quern/internal/api/promapi"
-	"github.com/quern/quern/internal/api/route"
 	"github.com/quern/quern/internal/ingest"
-	"github.com/quern/quern/internal/late"
 	"github.com/quern/quern/internal/promquery"
 	"github.com/quern/quern/internal/query"
+	"github.com/quern/quern/internal/recovery/late"
 	"github.com/quern/quern/internal/storage"
 )
 

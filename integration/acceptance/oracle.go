@@ -10,8 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/blocks/sketch"
 	"github.com/quern/quern/internal/metric"
-	"github.com/quern/quern/internal/sketch"
 )
 
 // Oracle knows what was reported and acknowledged, and computes from that alone what each row of

@@ -75,7 +75,7 @@ func ended(out, word, test string) bool {
 }
 
 // TestBreaks: each break is caught by an assertion of the named test, or by one of
-// internal/invariants.
+// internal/treecheck/invariants.
 func TestBreaks(t *testing.T) {
 	dir := build(t)
 	byPackage := map[string][]int{}

@@ -146,9 +146,9 @@ var list = []brk{
 	},
 	{
 		name: "a new block size begins by a clock of 1970", invariant: 2,
-		file: "internal/backend/open.go",
+		file: "internal/app/backend/open.go",
 		old:  "if err := st.CheckFit(ctx); err != nil {", new: "if err := ctx.Err(); err != nil {",
-		pkg: "internal/backend", test: "TestNoBlockSizeByAClockBehind",
+		pkg: "internal/app/backend", test: "TestNoBlockSizeByAClockBehind",
 	},
 	{
 		name: "a clock that is far ahead passes", invariant: 2,
@@ -176,9 +176,9 @@ var list = []brk{
 	},
 	{
 		name: "a new block size is chosen without a look at what is in use", invariant: 2,
-		file: "internal/backend/open.go",
+		file: "internal/app/backend/open.go",
 		old:  "from = max(from, ladder.SliceAt(metric.Raw, used).EndMs)", new: "_ = used",
-		pkg: "internal/backend", test: "TestBlockSizeAfterWhatIsUsed",
+		pkg: "internal/app/backend", test: "TestBlockSizeAfterWhatIsUsed",
 	},
 	{
 		name: "what is opened while a look is under way is lost when that look ends", invariant: 2,

@@ -24,10 +24,10 @@ import (
 
 	"github.com/quern/quern/integration/cassandratest"
 	"github.com/quern/quern/integration/process"
+	"github.com/quern/quern/internal/app/engine"
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/engine"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/migrate"
 	"github.com/quern/quern/internal/migrate/legacy"

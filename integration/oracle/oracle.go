@@ -1,6 +1,6 @@
 // Package oracle records what tests sent to a server and how each sample was answered, and checks
 // the server against that: nothing acknowledged is lost, doubled or changed, nothing refused is
-// there, and every roll-up matches the samples. internal/verify computes the expected roll-ups.
+// there, and every roll-up matches the samples. internal/operate/verify computes the expected roll-ups.
 package oracle
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/quern/quern/integration/process"
 	"github.com/quern/quern/internal/client"
 	"github.com/quern/quern/internal/metric"
-	"github.com/quern/quern/internal/verify"
+	"github.com/quern/quern/internal/operate/verify"
 	"github.com/quern/quern/internal/wire"
 )
 

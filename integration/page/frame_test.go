@@ -47,7 +47,7 @@ func TestBuilt(t *testing.T) {
 		out, err := cmd.CombinedOutput()
 		require.NoError(t, err, "npm %q: %s", args, out)
 	}
-	want, got := files(t, dist), files(t, "../../internal/page/dist")
+	want, got := files(t, dist), files(t, "../../internal/api/page/dist")
 	assert.NotEmpty(t, want)
 	for name := range want {
 		assert.Truef(t, bytes.Equal(want[name], got[name]), "%s is not what web/ gives: run make page, and commit what it writes", name)
@@ -365,7 +365,7 @@ func TestFirstView(t *testing.T) {
 	assert.Positive(t, total)
 	assert.LessOrEqual(t, total, int64(300_000))
 
-	for name, contents := range files(t, "../../internal/page/dist") {
+	for name, contents := range files(t, "../../internal/api/page/dist") {
 		if filepath.Ext(name) == ".js" {
 			var zipped bytes.Buffer
 			w := gzip.NewWriter(&zipped)

@@ -51,8 +51,8 @@ var servers = []string{
 // shared are the packages that share memory between goroutines. The race detector makes tests about ten times slower, so
 // tier one runs these with it and no others. Everything else is one goroutine that computes.
 var shared = []string{
-	"./internal/access", "./internal/admission", "./internal/agent", "./internal/app", "./internal/cache", "./internal/deletion",
-	"./internal/engine", "./internal/graphite", "./internal/ingest", "./internal/late", "./internal/recovery", "./internal/registry",
+	"./internal/access", "./internal/limits/admission", "./internal/agent", "./internal/app", "./internal/cache", "./internal/operate/deletion",
+	"./internal/app/engine", "./internal/protocol/graphite", "./internal/ingest", "./internal/recovery/late", "./internal/recovery", "./internal/registry",
 	"./internal/rollup", "./internal/shards", "./internal/storage/cassandra",
 }
 
@@ -61,7 +61,7 @@ var benchmarks = []string{"./bench/parts"}
 
 // concurrent are the tests of large packages that start goroutines. Tier one runs these with the race detector too.
 var (
-	concurrentIn = []string{"./internal/postings", "./internal/query", "./internal/storage/pebble"}
+	concurrentIn = []string{"./internal/query/postings", "./internal/query", "./internal/storage/pebble"}
 	concurrent   = []string{
 		"TestCloseUnderUse", "TestLinearizable", "TestReadersAndAWriter", "TestStuckDisk", "TestStuckWriteHoldsUpNobody", "TestWritersAndReaders",
 	}

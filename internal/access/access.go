@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/quern/quern/internal/admission"
-	"github.com/quern/quern/internal/bound"
+	"github.com/quern/quern/internal/access/bound"
+	"github.com/quern/quern/internal/limits/admission"
 )
 
 // Role is a set of what somebody may do. A route needs one role, or none.

@@ -5,8 +5,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/limits/admission"
 )
 
 // allowance is how many attempts fail before later ones must wait, and the time after which one more may.

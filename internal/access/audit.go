@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/throttle"
+	"github.com/quern/quern/internal/limits/throttle"
 )
 
 const (

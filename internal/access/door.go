@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/limits/admission"
 )
 
 // Lock says whom a server lets in.

@@ -20,8 +20,8 @@ import (
 
 	"github.com/quern/quern/internal/access"
 	"github.com/quern/quern/internal/access/accesstest"
-	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/limits/admission"
 )
 
 var start = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)

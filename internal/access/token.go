@@ -23,9 +23,9 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/quern/quern/internal/admission"
-	"github.com/quern/quern/internal/bound"
+	"github.com/quern/quern/internal/access/bound"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/limits/admission"
 	"github.com/quern/quern/internal/storage"
 )
 

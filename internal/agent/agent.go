@@ -14,10 +14,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/quern/quern/internal/agent/hostmetrics"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/hostmetrics"
+	"github.com/quern/quern/internal/limits/throttle"
 	"github.com/quern/quern/internal/metric"
-	"github.com/quern/quern/internal/throttle"
 )
 
 const (

@@ -17,8 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/quern/quern/internal/agent/hostmetrics"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/hostmetrics"
 	"github.com/quern/quern/internal/ingest"
 )
 

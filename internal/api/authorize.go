@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	"github.com/quern/quern/internal/access"
-	"github.com/quern/quern/internal/api/respond"
-	"github.com/quern/quern/internal/api/route"
+	"github.com/quern/quern/internal/access/route"
+	"github.com/quern/quern/internal/protocol/respond"
 )
 
 // audited is how much of a form the audit log repeats.

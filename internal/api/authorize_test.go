@@ -13,9 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/access"
+	"github.com/quern/quern/internal/access/route"
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/apitest"
-	"github.com/quern/quern/internal/api/route"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/wire"
 )

@@ -20,12 +20,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/access"
+	"github.com/quern/quern/internal/access/route"
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/apitest"
 	"github.com/quern/quern/internal/api/reading"
-	"github.com/quern/quern/internal/api/route"
+	"github.com/quern/quern/internal/client/pipes"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/pipes"
 )
 
 // inBoth runs a test in a bubble over HTTP/1.1 and over HTTP/2, with handlers by their patterns.

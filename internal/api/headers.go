@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"slices"
 
-	"github.com/quern/quern/internal/api/respond"
+	"github.com/quern/quern/internal/protocol/respond"
 )
 
 const (

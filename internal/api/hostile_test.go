@@ -18,11 +18,11 @@ import (
 
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/apitest"
-	"github.com/quern/quern/internal/api/collectd"
-	"github.com/quern/quern/internal/api/push"
-	"github.com/quern/quern/internal/api/remotewrite"
-	"github.com/quern/quern/internal/linear"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/protocol/collectd"
+	"github.com/quern/quern/internal/protocol/push"
+	"github.com/quern/quern/internal/protocol/remotewrite"
+	"github.com/quern/quern/internal/treecheck/linear"
 	"github.com/quern/quern/internal/wire"
 )
 

@@ -12,10 +12,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/quern/quern/internal/access"
-	"github.com/quern/quern/internal/admission"
-	"github.com/quern/quern/internal/api/push"
-	"github.com/quern/quern/internal/api/respond"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/protocol/push"
+	"github.com/quern/quern/internal/protocol/respond"
 )
 
 // instruments counts and times requests, and contains panics so that other requests go on.

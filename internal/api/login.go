@@ -5,8 +5,8 @@ import (
 	"net/http"
 
 	"github.com/quern/quern/internal/access"
-	"github.com/quern/quern/internal/api/respond"
-	"github.com/quern/quern/internal/api/route"
+	"github.com/quern/quern/internal/access/route"
+	"github.com/quern/quern/internal/protocol/respond"
 	"github.com/quern/quern/internal/wire"
 )
 

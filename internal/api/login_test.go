@@ -13,11 +13,11 @@ import (
 
 	"github.com/quern/quern/internal/access"
 	"github.com/quern/quern/internal/access/accesstest"
-	"github.com/quern/quern/internal/admission"
+	"github.com/quern/quern/internal/access/route"
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/apitest"
-	"github.com/quern/quern/internal/api/route"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/limits/admission"
 	"github.com/quern/quern/internal/storage"
 )
 

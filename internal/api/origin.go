@@ -6,10 +6,10 @@ import (
 	"regexp"
 
 	"github.com/quern/quern/internal/access"
+	"github.com/quern/quern/internal/access/route"
+	"github.com/quern/quern/internal/api/page"
 	"github.com/quern/quern/internal/api/reading"
-	"github.com/quern/quern/internal/api/respond"
-	"github.com/quern/quern/internal/api/route"
-	"github.com/quern/quern/internal/page"
+	"github.com/quern/quern/internal/protocol/respond"
 )
 
 // Origins say what web pages may do. A browser sends requests on behalf of any page that it shows,

@@ -10,14 +10,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/access"
+	"github.com/quern/quern/internal/access/route"
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/apitest"
-	"github.com/quern/quern/internal/api/collectd"
-	"github.com/quern/quern/internal/api/push"
 	"github.com/quern/quern/internal/api/reading"
-	"github.com/quern/quern/internal/api/remotewrite"
-	"github.com/quern/quern/internal/api/respond"
-	"github.com/quern/quern/internal/api/route"
+	"github.com/quern/quern/internal/protocol/collectd"
+	"github.com/quern/quern/internal/protocol/push"
+	"github.com/quern/quern/internal/protocol/remotewrite"
+	"github.com/quern/quern/internal/protocol/respond"
 	"github.com/quern/quern/internal/wire"
 )
 

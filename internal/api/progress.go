@@ -7,8 +7,8 @@ import (
 	"os"
 	"time"
 
-	"github.com/quern/quern/internal/api/respond"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/protocol/respond"
 )
 
 // progressBytes is the number of bytes that renews a connection's time window. With the default

@@ -30,23 +30,23 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/quern/quern/internal/access"
-	"github.com/quern/quern/internal/admission"
-	"github.com/quern/quern/internal/annotation"
-	"github.com/quern/quern/internal/api/annotations"
-	"github.com/quern/quern/internal/api/collectd"
-	"github.com/quern/quern/internal/api/importer"
-	"github.com/quern/quern/internal/api/influx"
-	"github.com/quern/quern/internal/api/otlp"
-	"github.com/quern/quern/internal/api/push"
+	"github.com/quern/quern/internal/access/route"
+	"github.com/quern/quern/internal/api/compress"
+	"github.com/quern/quern/internal/api/page"
 	"github.com/quern/quern/internal/api/reading"
-	"github.com/quern/quern/internal/api/remotewrite"
-	"github.com/quern/quern/internal/api/reports"
-	"github.com/quern/quern/internal/api/respond"
-	"github.com/quern/quern/internal/api/route"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/coding"
+	"github.com/quern/quern/internal/documents/annotation"
+	"github.com/quern/quern/internal/limits/admission"
 	"github.com/quern/quern/internal/metric"
-	"github.com/quern/quern/internal/page"
+	"github.com/quern/quern/internal/protocol/annotations"
+	"github.com/quern/quern/internal/protocol/collectd"
+	"github.com/quern/quern/internal/protocol/importer"
+	"github.com/quern/quern/internal/protocol/influx"
+	"github.com/quern/quern/internal/protocol/otlp"
+	"github.com/quern/quern/internal/protocol/push"
+	"github.com/quern/quern/internal/protocol/remotewrite"
+	"github.com/quern/quern/internal/protocol/reports"
+	"github.com/quern/quern/internal/protocol/respond"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/wire"
 )
@@ -196,7 +196,7 @@ func (o *Options) ensureBudgets() {
 		o.Strangers = newBudget(64<<20, 2*strangersForm)
 	}
 	if o.Answers == nil {
-		o.Answers = newBudget(64<<20, coding.AnswerBytes)
+		o.Answers = newBudget(64<<20, compress.AnswerBytes)
 	}
 }
 
@@ -262,7 +262,7 @@ func New(opts Options) (*Server, error) {
 			EnableOpenMetrics: true,
 			// One failing collector must not hide the others.
 			ErrorHandling:      promhttp.ContinueOnError,
-			DisableCompression: true, // see coding.Answers
+			DisableCompression: true, // see compress.Answers
 		}))
 	}
 	var lost *push.Ledger // nil in a process that does not ingest
@@ -323,7 +323,7 @@ func New(opts Options) (*Server, error) {
 		return nil, err
 	}
 	s.inst = inst
-	s.handler = coding.New(opts.Answers, opts.Clients).Handler(inst.wrap(boundHeaders(http.HandlerFunc(s.route))))
+	s.handler = compress.New(opts.Answers, opts.Clients).Handler(inst.wrap(boundHeaders(http.HandlerFunc(s.route))))
 	return s, nil
 }
 

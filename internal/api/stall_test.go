@@ -16,14 +16,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/apitest"
 	"github.com/quern/quern/internal/api/reading"
-	"github.com/quern/quern/internal/api/respond"
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/limits/admission"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/protocol/respond"
 	"github.com/quern/quern/internal/storage"
 )
 

@@ -12,11 +12,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/access"
-	"github.com/quern/quern/internal/admission"
+	"github.com/quern/quern/internal/access/route"
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/apitest"
-	"github.com/quern/quern/internal/api/respond"
-	"github.com/quern/quern/internal/api/route"
+	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/protocol/respond"
 )
 
 func takesStrangers(o *api.Options) {

@@ -11,12 +11,12 @@ import (
 	"strings"
 
 	"github.com/quern/quern/internal/access"
-	"github.com/quern/quern/internal/api/respond"
-	"github.com/quern/quern/internal/api/route"
-	"github.com/quern/quern/internal/excerpt"
+	"github.com/quern/quern/internal/access/route"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/protocol/respond"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/wire"
+	"github.com/quern/quern/internal/wire/excerpt"
 )
 
 // Tokens has the endpoints that make, list and revoke tokens.

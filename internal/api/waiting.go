@@ -3,7 +3,7 @@ package api
 import (
 	"net/http"
 
-	"github.com/quern/quern/internal/api/respond"
+	"github.com/quern/quern/internal/protocol/respond"
 )
 
 // NewWaiting replaces a Server while there is no store yet. The process is healthy but not ready,

@@ -6,9 +6,9 @@ import (
 	"io"
 
 	"github.com/quern/quern/internal/agent"
+	"github.com/quern/quern/internal/agent/hostmetrics"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
-	"github.com/quern/quern/internal/hostmetrics"
 	"github.com/quern/quern/internal/ingest"
 )
 

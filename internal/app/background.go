@@ -6,13 +6,13 @@ import (
 	"time"
 
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/documents/metadata"
 	"github.com/quern/quern/internal/ingest"
-	"github.com/quern/quern/internal/metadata"
+	"github.com/quern/quern/internal/limits/throttle"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/rollup"
 	"github.com/quern/quern/internal/shards"
 	"github.com/quern/quern/internal/storage"
-	"github.com/quern/quern/internal/throttle"
 )
 
 // warnEvery is the minimum time between two log lines about a failure that lasts.

@@ -7,7 +7,7 @@ import (
 	"syscall"
 
 	"github.com/quern/quern/internal/api/dashboards"
-	"github.com/quern/quern/internal/dashboard"
+	"github.com/quern/quern/internal/documents/dashboard"
 )
 
 // openDashboards reads the directory of dashboards, if there is one.

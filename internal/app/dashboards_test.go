@@ -16,13 +16,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/agent/hostmetrics"
+	"github.com/quern/quern/internal/app/demo"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/commands"
 	"github.com/quern/quern/internal/config"
-	"github.com/quern/quern/internal/dashboard"
-	"github.com/quern/quern/internal/demo"
-	"github.com/quern/quern/internal/group"
-	"github.com/quern/quern/internal/hostmetrics"
+	"github.com/quern/quern/internal/documents/dashboard"
+	"github.com/quern/quern/internal/documents/group"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/wire"

@@ -8,9 +8,9 @@ import (
 	"os"
 	"time"
 
+	"github.com/quern/quern/internal/app/demo"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
-	"github.com/quern/quern/internal/demo"
 	"github.com/quern/quern/internal/ingest"
 )
 

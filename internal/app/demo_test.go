@@ -9,10 +9,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/app/demo"
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
-	"github.com/quern/quern/internal/demo"
 	"github.com/quern/quern/internal/metric"
 )
 

@@ -13,9 +13,9 @@ import (
 	"syscall"
 
 	"github.com/quern/quern/internal/access"
-	"github.com/quern/quern/internal/api/respond"
+	"github.com/quern/quern/internal/access/webconfig"
 	"github.com/quern/quern/internal/config"
-	"github.com/quern/quern/internal/webconfig"
+	"github.com/quern/quern/internal/protocol/respond"
 )
 
 // openWebConfig reads the web config file, if there is one.

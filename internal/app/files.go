@@ -3,7 +3,7 @@ package app
 import (
 	"fmt"
 
-	"github.com/quern/quern/internal/graphite"
+	"github.com/quern/quern/internal/protocol/graphite"
 	"github.com/quern/quern/internal/storage/pebble"
 )
 

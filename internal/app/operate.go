@@ -1,13 +1,13 @@
 package app
 
 import (
-	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/reading"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/explain"
+	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/operate/explain"
+	"github.com/quern/quern/internal/operate/reaggregate"
 	"github.com/quern/quern/internal/query"
-	"github.com/quern/quern/internal/reaggregate"
 )
 
 // operate returns the endpoints for the operators of the store.

@@ -4,7 +4,7 @@ import (
 	"net/http/pprof"
 
 	"github.com/quern/quern/internal/access"
-	"github.com/quern/quern/internal/api/route"
+	"github.com/quern/quern/internal/access/route"
 )
 
 // profiles serves the profiles of this process, for `go tool pprof`.

@@ -3,8 +3,8 @@ package app
 import (
 	"github.com/quern/quern/internal/api/promapi"
 	"github.com/quern/quern/internal/api/reading"
-	"github.com/quern/quern/internal/deletion"
-	"github.com/quern/quern/internal/program"
+	"github.com/quern/quern/internal/app/program"
+	"github.com/quern/quern/internal/operate/deletion"
 	"github.com/quern/quern/internal/promquery"
 	"github.com/quern/quern/internal/query"
 )

@@ -14,7 +14,7 @@ import (
 
 	"github.com/quern/quern/internal/access"
 	"github.com/quern/quern/internal/access/accesstest"
-	"github.com/quern/quern/internal/api/route"
+	"github.com/quern/quern/internal/access/route"
 	"github.com/quern/quern/internal/storage"
 )
 

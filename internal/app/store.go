@@ -3,7 +3,7 @@ package app
 import (
 	"context"
 
-	"github.com/quern/quern/internal/backend"
+	"github.com/quern/quern/internal/app/backend"
 )
 
 type store = backend.Store

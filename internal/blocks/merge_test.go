@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/quern/quern/internal/linear"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/treecheck/linear"
 )
 
 type seriesKey struct {

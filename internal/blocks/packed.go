@@ -11,7 +11,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/quern/quern/internal/columns"
+	"github.com/quern/quern/internal/blocks/columns"
 	"github.com/quern/quern/internal/metric"
 )
 

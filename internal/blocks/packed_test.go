@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/blocks"
-	"github.com/quern/quern/internal/columns"
+	"github.com/quern/quern/internal/blocks/columns"
 	"github.com/quern/quern/internal/metric"
 )
 

@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quern/quern/internal/columns"
+	"github.com/quern/quern/internal/blocks/columns"
 	"github.com/quern/quern/internal/metric"
 )
 

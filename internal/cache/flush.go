@@ -11,9 +11,9 @@ import (
 
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/invariants"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/treecheck/invariants"
 )
 
 // BlocksError says that some blocks of a flush are durable and others are not.

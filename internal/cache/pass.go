@@ -9,9 +9,9 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/quern/quern/internal/blocks"
-	"github.com/quern/quern/internal/invariants"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/treecheck/invariants"
 )
 
 // Next says what a run may put into the next bucket's slice around its own.

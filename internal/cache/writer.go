@@ -7,9 +7,9 @@ import (
 	"slices"
 
 	"github.com/quern/quern/internal/blocks"
-	"github.com/quern/quern/internal/invariants"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/treecheck/invariants"
 )
 
 // BlockSamples holds the samples of one block in one raw slice. It is not empty, it is sorted by

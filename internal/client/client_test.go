@@ -13,16 +13,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quern/quern/internal/admission"
+	"github.com/quern/quern/internal/api/compress"
 	"github.com/quern/quern/internal/client"
-	"github.com/quern/quern/internal/coding"
+	"github.com/quern/quern/internal/limits/admission"
 )
 
 // TestCompressed: a client has answers compressed that come over a network, reads them as they were, with their trailers,
 // and sees where they break off.
 func TestCompressed(t *testing.T) {
 	long := strings.Repeat("many words\n", 100_000)
-	answers := coding.New(admission.NewBudget(4<<20, coding.AnswerBytes), admission.NewClients(nil))
+	answers := compress.New(admission.NewBudget(4<<20, compress.AnswerBytes), admission.NewClients(nil))
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Accepted", r.Header.Get("Accept-Encoding"))
 		answers.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -15,13 +15,13 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/urfave/cli/v2"
 
-	"github.com/quern/quern/internal/annotation"
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/apitest"
 	"github.com/quern/quern/internal/api/reading"
 	"github.com/quern/quern/internal/client"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
+	"github.com/quern/quern/internal/documents/annotation"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/wire"
 )

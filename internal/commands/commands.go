@@ -12,7 +12,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/quern/quern/internal/backend"
+	"github.com/quern/quern/internal/app/backend"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
 )

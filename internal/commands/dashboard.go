@@ -15,11 +15,11 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/quern/quern/internal/app/terminal"
 	"github.com/quern/quern/internal/client"
 	"github.com/quern/quern/internal/config"
-	"github.com/quern/quern/internal/dashboard"
-	"github.com/quern/quern/internal/dashboard/grafana"
-	"github.com/quern/quern/internal/terminal"
+	"github.com/quern/quern/internal/documents/dashboard"
+	"github.com/quern/quern/internal/documents/dashboard/grafana"
 	"github.com/quern/quern/internal/wire"
 )
 

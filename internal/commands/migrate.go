@@ -12,14 +12,14 @@ import (
 
 	"github.com/schollz/progressbar/v3"
 
-	"github.com/quern/quern/internal/backend"
+	"github.com/quern/quern/internal/app/backend"
+	"github.com/quern/quern/internal/app/terminal"
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/migrate"
 	"github.com/quern/quern/internal/migrate/legacy"
 	"github.com/quern/quern/internal/storage"
-	"github.com/quern/quern/internal/terminal"
 )
 
 // Migrate copies a legacy keyspace into the store. It retries until both clusters answer.

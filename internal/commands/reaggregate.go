@@ -13,9 +13,9 @@ import (
 
 	"github.com/schollz/progressbar/v3"
 
+	"github.com/quern/quern/internal/app/terminal"
 	"github.com/quern/quern/internal/config"
-	"github.com/quern/quern/internal/reaggregate"
-	"github.com/quern/quern/internal/terminal"
+	"github.com/quern/quern/internal/operate/reaggregate"
 	"github.com/quern/quern/internal/wire"
 )
 

@@ -10,16 +10,16 @@ import (
 	"sync"
 	"time"
 
+	"github.com/quern/quern/internal/access/route"
 	"github.com/quern/quern/internal/api/reading"
-	"github.com/quern/quern/internal/api/route"
+	"github.com/quern/quern/internal/app/terminal"
 	"github.com/quern/quern/internal/client"
+	"github.com/quern/quern/internal/client/pipes"
+	"github.com/quern/quern/internal/client/transfer"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
-	"github.com/quern/quern/internal/pipes"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/storage/pebble"
-	"github.com/quern/quern/internal/terminal"
-	"github.com/quern/quern/internal/transfer"
 )
 
 // Salvage writes the readable samples of a store to a file. It returns an error if some cannot be

@@ -7,11 +7,11 @@ import (
 
 	"github.com/schollz/progressbar/v3"
 
-	"github.com/quern/quern/internal/backend"
+	"github.com/quern/quern/internal/app/backend"
+	"github.com/quern/quern/internal/app/terminal"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/storage/cassandra"
-	"github.com/quern/quern/internal/terminal"
 )
 
 // ApplySchema creates or updates the tables in a Cassandra cluster. It retries until a node

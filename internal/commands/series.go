@@ -10,9 +10,9 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/quern/quern/internal/app/terminal"
 	"github.com/quern/quern/internal/client"
 	"github.com/quern/quern/internal/config"
-	"github.com/quern/quern/internal/terminal"
 	"github.com/quern/quern/internal/wire"
 )
 

@@ -15,7 +15,7 @@ import (
 
 	"github.com/quern/quern/internal/client"
 	"github.com/quern/quern/internal/config"
-	"github.com/quern/quern/internal/verify"
+	"github.com/quern/quern/internal/operate/verify"
 	"github.com/quern/quern/internal/wire"
 )
 

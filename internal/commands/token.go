@@ -13,13 +13,13 @@ import (
 	"text/tabwriter"
 
 	"github.com/quern/quern/internal/access"
+	"github.com/quern/quern/internal/app/terminal"
 	"github.com/quern/quern/internal/client"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/storage"
-	"github.com/quern/quern/internal/terminal"
 	"github.com/quern/quern/internal/wire"
 )
 

@@ -12,11 +12,11 @@ import (
 
 	"github.com/schollz/progressbar/v3"
 
+	"github.com/quern/quern/internal/app/terminal"
 	"github.com/quern/quern/internal/client"
+	"github.com/quern/quern/internal/client/transfer"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
-	"github.com/quern/quern/internal/terminal"
-	"github.com/quern/quern/internal/transfer"
 )
 
 // Export writes a server's raw samples to a file or to stdout.

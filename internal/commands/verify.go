@@ -11,11 +11,11 @@ import (
 
 	"github.com/schollz/progressbar/v3"
 
+	"github.com/quern/quern/internal/app/terminal"
 	"github.com/quern/quern/internal/client"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
-	"github.com/quern/quern/internal/terminal"
-	"github.com/quern/quern/internal/verify"
+	"github.com/quern/quern/internal/operate/verify"
 	"github.com/quern/quern/internal/wire"
 )
 

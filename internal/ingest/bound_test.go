@@ -10,8 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/limits/admission"
 	"github.com/quern/quern/internal/registry"
 	"github.com/quern/quern/internal/storage/storagetest"
 )

@@ -3,10 +3,10 @@ package ingest
 import (
 	"fmt"
 
-	"github.com/quern/quern/internal/bound"
-	"github.com/quern/quern/internal/excerpt"
+	"github.com/quern/quern/internal/access/bound"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/registry"
+	"github.com/quern/quern/internal/wire/excerpt"
 )
 
 // denies rejects a measurement of a series that the request may not write. It is not looked up, so nothing is known of

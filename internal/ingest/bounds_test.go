@@ -8,11 +8,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quern/quern/internal/admission"
+	"github.com/quern/quern/internal/access/bound"
 	"github.com/quern/quern/internal/blocks"
-	"github.com/quern/quern/internal/bound"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/limits/admission"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/registry"
 )

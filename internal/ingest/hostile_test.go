@@ -10,9 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/ingest"
-	"github.com/quern/quern/internal/linear"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/registry"
+	"github.com/quern/quern/internal/treecheck/linear"
 )
 
 // namedLabels returns n labels with the given names.

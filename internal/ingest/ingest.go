@@ -11,14 +11,14 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits/throttle"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/registry"
 	"github.com/quern/quern/internal/storage"
-	"github.com/quern/quern/internal/throttle"
 )
 
 // Store is what ingest itself asks a store. All that it writes goes through the cache's protocol.

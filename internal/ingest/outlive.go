@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/quern/quern/internal/admission"
+	"github.com/quern/quern/internal/limits/admission"
 )
 
 // outliveTime is how long work for a client goes on after it has disconnected.

@@ -8,8 +8,8 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/quern/quern/internal/excerpt"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/wire/excerpt"
 )
 
 // NoTime as a measurement's time means the time of its arrival.

@@ -11,12 +11,12 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/quern/quern/internal/bound"
+	"github.com/quern/quern/internal/access/bound"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/excerpt"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/registry"
 	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/wire/excerpt"
 )
 
 // Limits bounds the parts of a series. The source, the number of labels and all lengths are checked

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/quern/quern/internal/excerpt"
+	"github.com/quern/quern/internal/wire/excerpt"
 )
 
 const (

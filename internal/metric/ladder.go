@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/quern/quern/internal/excerpt"
+	"github.com/quern/quern/internal/wire/excerpt"
 )
 
 // Bucket is a level of the ladder: 0 is raw, 1 the finest roll-up, and so on.

@@ -73,7 +73,7 @@ type Rollup struct {
 	// the sum of the steps between neighbouring samples; a step down is a reset and counts as the
 	// value after it. A merge of two neighbouring slices adds the step between them.
 	Increase float64
-	// Sketch is a DDSketch of the values in the encoding of internal/sketch. It can be merged, and
+	// Sketch is a DDSketch of the values in the encoding of internal/blocks/sketch. It can be merged, and
 	// percentiles are computed from it. It is empty only when Count is 0.
 	Sketch []byte
 	// Partial says that samples may be missing, in this row or in a row that it was computed from:

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/quern/quern/internal/excerpt"
+	"github.com/quern/quern/internal/wire/excerpt"
 )
 
 const (

@@ -32,9 +32,9 @@ import (
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/limits/pace"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/migrate/legacy"
-	"github.com/quern/quern/internal/pace"
 	"github.com/quern/quern/internal/registry"
 	"github.com/quern/quern/internal/storage"
 )

@@ -13,11 +13,11 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/blocks/sketch"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/migrate/legacy"
 	"github.com/quern/quern/internal/rollup"
-	"github.com/quern/quern/internal/sketch"
 	"github.com/quern/quern/internal/storage"
 )
 

@@ -12,9 +12,9 @@ import (
 	"github.com/prometheus/prometheus/promql"
 	"github.com/stretchr/testify/require"
 
-	"github.com/quern/quern/internal/linear"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query/querytest"
+	"github.com/quern/quern/internal/treecheck/linear"
 )
 
 // hostile are expressions that take much more than their length, each in a way of its own. Those in instant are so slow in a

@@ -11,9 +11,9 @@ import (
 	promstorage "github.com/prometheus/prometheus/storage"
 	"github.com/stretchr/testify/require"
 
-	"github.com/quern/quern/internal/linear"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query/querytest"
+	"github.com/quern/quern/internal/treecheck/linear"
 )
 
 // wide adds series with long labels, and a sample each.

@@ -13,10 +13,10 @@ import (
 
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/late"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/query/querytest"
+	"github.com/quern/quern/internal/recovery/late"
 	"github.com/quern/quern/internal/storage"
 )
 

@@ -20,14 +20,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/blocks/sketch"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/linear"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/query/querytest"
-	"github.com/quern/quern/internal/sketch"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/storagetest"
+	"github.com/quern/quern/internal/treecheck/linear"
 )
 
 // owning yields rows with their own copies of sketches, like a store that reads from disk.

@@ -6,9 +6,9 @@ import (
 
 	"github.com/prometheus/prometheus/model/value"
 
+	"github.com/quern/quern/internal/blocks/sketch"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
-	"github.com/quern/quern/internal/sketch"
 )
 
 // reading is what a selector reads in place of raw samples: for each time of the grid, the value of

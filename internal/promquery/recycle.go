@@ -5,7 +5,7 @@ import (
 	"math/bits"
 	"sync"
 
-	"github.com/quern/quern/internal/invariants"
+	"github.com/quern/quern/internal/treecheck/invariants"
 )
 
 // Points of a group that is dropped are used again, by this query or another: they are most of what a query allocates.

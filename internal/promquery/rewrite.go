@@ -11,9 +11,9 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/util/annotations"
 
-	"github.com/quern/quern/internal/excerpt"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
+	"github.com/quern/quern/internal/wire/excerpt"
 )
 
 // preparation holds the decisions for the selectors of one query, and the notes and warnings for its

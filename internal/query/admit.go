@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/util/strutil"
 
-	"github.com/quern/quern/internal/admission"
+	"github.com/quern/quern/internal/limits/admission"
 )
 
 const (

@@ -10,9 +10,9 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/stretchr/testify/require"
 
-	"github.com/quern/quern/internal/admission"
-	"github.com/quern/quern/internal/linear"
+	"github.com/quern/quern/internal/limits/admission"
 	"github.com/quern/quern/internal/query"
+	"github.com/quern/quern/internal/treecheck/linear"
 )
 
 // list returns a pattern such as a1|a2|a3 of at least the given number of bytes.

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/quern/quern/internal/errand"
+	"github.com/quern/quern/internal/limits/errand"
 	"github.com/quern/quern/internal/metric"
 )
 

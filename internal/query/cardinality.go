@@ -6,8 +6,8 @@ import (
 	"math"
 	"slices"
 
-	"github.com/quern/quern/internal/admission"
-	"github.com/quern/quern/internal/bound"
+	"github.com/quern/quern/internal/access/bound"
+	"github.com/quern/quern/internal/limits/admission"
 	"github.com/quern/quern/internal/metric"
 )
 

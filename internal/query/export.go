@@ -8,8 +8,8 @@ import (
 	"slices"
 
 	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/blocks/sketch"
 	"github.com/quern/quern/internal/metric"
-	"github.com/quern/quern/internal/sketch"
 )
 
 // Samples are raw samples of one series, sorted by time.

@@ -19,10 +19,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/blocks/sketch"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/query/querytest"
-	"github.com/quern/quern/internal/sketch"
 	"github.com/quern/quern/internal/storage"
 )
 

@@ -9,11 +9,11 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/quern/quern/internal/admission"
-	"github.com/quern/quern/internal/bound"
+	"github.com/quern/quern/internal/access/bound"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/limits/admission"
 	"github.com/quern/quern/internal/metric"
-	"github.com/quern/quern/internal/postings"
+	"github.com/quern/quern/internal/query/postings"
 	"github.com/quern/quern/internal/storage"
 )
 

@@ -14,16 +14,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/linear"
+	"github.com/quern/quern/internal/limits/admission"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/query/querytest"
 	"github.com/quern/quern/internal/registry"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/storagetest"
+	"github.com/quern/quern/internal/treecheck/linear"
 )
 
 func labelsOf(t testing.TB, pairs ...string) metric.Labels {

@@ -7,8 +7,8 @@ import (
 	"math"
 	"slices"
 
-	"github.com/quern/quern/internal/late"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/recovery/late"
 	"github.com/quern/quern/internal/storage"
 )
 

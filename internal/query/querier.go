@@ -24,9 +24,9 @@ import (
 
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/errand"
-	"github.com/quern/quern/internal/late"
+	"github.com/quern/quern/internal/limits/errand"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/recovery/late"
 	"github.com/quern/quern/internal/storage"
 )
 

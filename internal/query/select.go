@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 
 	"github.com/quern/quern/internal/metric"
-	"github.com/quern/quern/internal/postings"
+	"github.com/quern/quern/internal/query/postings"
 )
 
 // matched returns the series that match any of the selectors, or all series that the request may have if

@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
 
-	"github.com/quern/quern/internal/excerpt"
+	"github.com/quern/quern/internal/wire/excerpt"
 )
 
 // Selector names series by their labels in Prometheus' notation: cpu{core="0"},

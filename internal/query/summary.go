@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/quern/quern/internal/blocks/sketch"
 	"github.com/quern/quern/internal/metric"
-	"github.com/quern/quern/internal/sketch"
 )
 
 // Summary aggregates the finite samples of one series over a range. The percentiles are within 1 %

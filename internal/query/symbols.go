@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/quern/quern/internal/metric"
-	"github.com/quern/quern/internal/postings"
+	"github.com/quern/quern/internal/query/postings"
 )
 
 // symbols number the labels of all series, from 0. Series refer to their labels by these numbers, so that each text is

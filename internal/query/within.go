@@ -4,7 +4,7 @@ import (
 	"context"
 	"slices"
 
-	"github.com/quern/quern/internal/bound"
+	"github.com/quern/quern/internal/access/bound"
 	"github.com/quern/quern/internal/metric"
 )
 

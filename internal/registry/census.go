@@ -6,10 +6,10 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/quern/quern/internal/errand"
+	"github.com/quern/quern/internal/limits/errand"
+	"github.com/quern/quern/internal/limits/throttle"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
-	"github.com/quern/quern/internal/throttle"
 )
 
 // census holds the series of the whole store against their limits, in number and in bytes. Without

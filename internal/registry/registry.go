@@ -16,10 +16,10 @@ import (
 	"time"
 
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/errand"
-	"github.com/quern/quern/internal/excerpt"
+	"github.com/quern/quern/internal/limits/errand"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/wire/excerpt"
 )
 
 // NoID is the result of Register for a series that was not registered.

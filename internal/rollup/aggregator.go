@@ -10,8 +10,8 @@ import (
 
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/limits/throttle"
 	"github.com/quern/quern/internal/metric"
-	"github.com/quern/quern/internal/throttle"
 )
 
 // The waits between attempts while the store is away: short enough to grind a slice soon after the

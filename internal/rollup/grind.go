@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/quern/quern/internal/blocks/sketch"
 	"github.com/quern/quern/internal/metric"
-	"github.com/quern/quern/internal/sketch"
 )
 
 // Grinder computes one roll-up from the data of one schedule in one slice. It computes and nothing

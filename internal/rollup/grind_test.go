@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/blocks/sketch"
 	"github.com/quern/quern/internal/metric"
-	"github.com/quern/quern/internal/sketch"
 )
 
 const schedule = 7

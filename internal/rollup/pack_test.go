@@ -9,10 +9,10 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/app/engine"
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/engine"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/rollup"
 	"github.com/quern/quern/internal/storage"

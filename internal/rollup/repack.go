@@ -11,9 +11,9 @@ import (
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/limits/pace"
 	"github.com/quern/quern/internal/metric"
-	"github.com/quern/quern/internal/pace"
-	"github.com/quern/quern/internal/repack"
+	"github.com/quern/quern/internal/rollup/repack"
 	"github.com/quern/quern/internal/shards"
 	"github.com/quern/quern/internal/storage"
 )

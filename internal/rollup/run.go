@@ -14,10 +14,10 @@ import (
 
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/invariants"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/shards"
 	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/treecheck/invariants"
 )
 
 // ErrShared says that this worker is done with a slice, or unfit, and others are not done.

@@ -21,10 +21,10 @@ import (
 
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/limits/pace"
 	"github.com/quern/quern/internal/metric"
-	"github.com/quern/quern/internal/pace"
 	"github.com/quern/quern/internal/recovery"
-	"github.com/quern/quern/internal/repack"
+	"github.com/quern/quern/internal/rollup/repack"
 	"github.com/quern/quern/internal/shards"
 	"github.com/quern/quern/internal/storage"
 )

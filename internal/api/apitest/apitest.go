@@ -24,13 +24,13 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"github.com/quern/quern/internal/admission"
+	"github.com/quern/quern/internal/access/route"
 	"github.com/quern/quern/internal/api"
-	"github.com/quern/quern/internal/api/push"
-	"github.com/quern/quern/internal/api/route"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/limits/admission"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/protocol/push"
 	"github.com/quern/quern/internal/wire"
 )
 

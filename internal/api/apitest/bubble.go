@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/api"
+	"github.com/quern/quern/internal/client/pipes"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/pipes"
 )
 
 // InBubble runs a test with a server on connections that have no buffers: a write returns when the

@@ -6,11 +6,11 @@ import (
 	"strconv"
 
 	"github.com/quern/quern/internal/access"
+	"github.com/quern/quern/internal/access/route"
 	"github.com/quern/quern/internal/api/documents"
-	"github.com/quern/quern/internal/api/route"
-	"github.com/quern/quern/internal/dashboard"
-	"github.com/quern/quern/internal/excerpt"
+	"github.com/quern/quern/internal/documents/dashboard"
 	"github.com/quern/quern/internal/wire"
+	"github.com/quern/quern/internal/wire/excerpt"
 )
 
 // Handler has the endpoints.

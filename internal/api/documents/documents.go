@@ -9,12 +9,12 @@ import (
 	"net/url"
 	"strconv"
 
-	"github.com/quern/quern/internal/admission"
-	"github.com/quern/quern/internal/api/respond"
-	"github.com/quern/quern/internal/excerpt"
-	"github.com/quern/quern/internal/shelf"
+	"github.com/quern/quern/internal/documents/shelf"
+	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/protocol/respond"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/wire"
+	"github.com/quern/quern/internal/wire/excerpt"
 )
 
 const (

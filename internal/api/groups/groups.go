@@ -5,9 +5,9 @@ import (
 	"net/http"
 
 	"github.com/quern/quern/internal/access"
+	"github.com/quern/quern/internal/access/route"
 	"github.com/quern/quern/internal/api/documents"
-	"github.com/quern/quern/internal/api/route"
-	"github.com/quern/quern/internal/group"
+	"github.com/quern/quern/internal/documents/group"
 	"github.com/quern/quern/internal/wire"
 )
 

@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/stretchr/testify/require"
 
-	"github.com/quern/quern/internal/deletion"
+	"github.com/quern/quern/internal/operate/deletion"
 )
 
 // deleter records requests.

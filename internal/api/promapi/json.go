@@ -16,10 +16,10 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 	"github.com/prometheus/prometheus/util/stats"
 
-	"github.com/quern/quern/internal/api/respond"
-	"github.com/quern/quern/internal/excerpt"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/protocol/respond"
 	"github.com/quern/quern/internal/query"
+	"github.com/quern/quern/internal/wire/excerpt"
 )
 
 // evaluated is the data of a query's answer.

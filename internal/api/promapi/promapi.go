@@ -27,16 +27,16 @@ import (
 	"github.com/prometheus/prometheus/util/stats"
 
 	"github.com/quern/quern/internal/access"
-	"github.com/quern/quern/internal/admission"
-	"github.com/quern/quern/internal/api/respond"
-	"github.com/quern/quern/internal/api/route"
-	"github.com/quern/quern/internal/bound"
+	"github.com/quern/quern/internal/access/bound"
+	"github.com/quern/quern/internal/access/route"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/deletion"
-	"github.com/quern/quern/internal/excerpt"
+	"github.com/quern/quern/internal/limits/admission"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/operate/deletion"
+	"github.com/quern/quern/internal/protocol/respond"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/wire/excerpt"
 )
 
 // compatible is the version of Prometheus whose API this implements. Grafana reads it to decide

@@ -29,9 +29,9 @@ import (
 	"github.com/prometheus/prometheus/util/jsonutil"
 	"github.com/stretchr/testify/require"
 
-	"github.com/quern/quern/internal/admission"
-	"github.com/quern/quern/internal/api/route"
+	"github.com/quern/quern/internal/access/route"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/limits/admission"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/promquery"
 	"github.com/quern/quern/internal/query"

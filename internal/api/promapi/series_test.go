@@ -14,7 +14,7 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 	"github.com/stretchr/testify/require"
 
-	"github.com/quern/quern/internal/linear"
+	"github.com/quern/quern/internal/treecheck/linear"
 )
 
 // wide is a storage whose series make their labels, of 100 kB, when they are asked for them.

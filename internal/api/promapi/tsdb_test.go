@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quern/quern/internal/admission"
+	"github.com/quern/quern/internal/limits/admission"
 )
 
 // TestTSDB: the status has Prometheus' own form.

@@ -11,9 +11,9 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 
 	"github.com/quern/quern/internal/access"
-	"github.com/quern/quern/internal/admission"
-	"github.com/quern/quern/internal/api/route"
-	"github.com/quern/quern/internal/bound"
+	"github.com/quern/quern/internal/access/bound"
+	"github.com/quern/quern/internal/access/route"
+	"github.com/quern/quern/internal/limits/admission"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/registry"

@@ -12,8 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
-	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/api/reading"
+	"github.com/quern/quern/internal/limits/admission"
 )
 
 // lateReader is a client that reads a reply late.

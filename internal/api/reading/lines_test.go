@@ -13,12 +13,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/quern/quern/internal/admission"
-	"github.com/quern/quern/internal/api/importer"
-	"github.com/quern/quern/internal/api/push"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/limits/admission"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/protocol/importer"
+	"github.com/quern/quern/internal/protocol/push"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/wire"
 )

@@ -6,12 +6,12 @@ import (
 	"strconv"
 
 	"github.com/quern/quern/internal/access"
-	"github.com/quern/quern/internal/api/respond"
-	"github.com/quern/quern/internal/api/route"
+	"github.com/quern/quern/internal/access/route"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/explain"
+	"github.com/quern/quern/internal/operate/explain"
+	"github.com/quern/quern/internal/operate/reaggregate"
+	"github.com/quern/quern/internal/protocol/respond"
 	"github.com/quern/quern/internal/query"
-	"github.com/quern/quern/internal/reaggregate"
 	"github.com/quern/quern/internal/wire"
 )
 

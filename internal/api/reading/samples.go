@@ -16,17 +16,17 @@ import (
 	"time"
 
 	"github.com/quern/quern/internal/access"
-	"github.com/quern/quern/internal/admission"
-	"github.com/quern/quern/internal/annotation"
-	"github.com/quern/quern/internal/api/annotations"
-	"github.com/quern/quern/internal/api/respond"
-	"github.com/quern/quern/internal/api/route"
-	"github.com/quern/quern/internal/bound"
+	"github.com/quern/quern/internal/access/bound"
+	"github.com/quern/quern/internal/access/route"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/excerpt"
+	"github.com/quern/quern/internal/documents/annotation"
+	"github.com/quern/quern/internal/limits/admission"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/protocol/annotations"
+	"github.com/quern/quern/internal/protocol/respond"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/wire"
+	"github.com/quern/quern/internal/wire/excerpt"
 )
 
 // Endpoints are those that read samples and roll-ups. Every successful reply is streamed NDJSON;

@@ -12,11 +12,11 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/quern/quern/internal/access"
-	"github.com/quern/quern/internal/admission"
+	"github.com/quern/quern/internal/access/route"
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/apitest"
 	"github.com/quern/quern/internal/api/reading"
-	"github.com/quern/quern/internal/api/route"
+	"github.com/quern/quern/internal/limits/admission"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -9,11 +9,11 @@ import (
 	"time"
 
 	"github.com/quern/quern/internal/access"
-	"github.com/quern/quern/internal/admission"
-	"github.com/quern/quern/internal/api/push"
-	"github.com/quern/quern/internal/api/respond"
-	"github.com/quern/quern/internal/api/route"
+	"github.com/quern/quern/internal/access/route"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/protocol/push"
+	"github.com/quern/quern/internal/protocol/respond"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/wire"
 )

@@ -11,13 +11,13 @@ import (
 	"time"
 
 	"github.com/quern/quern/internal/access"
-	"github.com/quern/quern/internal/admission"
-	"github.com/quern/quern/internal/api/route"
+	"github.com/quern/quern/internal/access/route"
 	"github.com/quern/quern/internal/client"
+	"github.com/quern/quern/internal/client/pipes"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/pipes"
+	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/operate/verify"
 	"github.com/quern/quern/internal/query"
-	"github.com/quern/quern/internal/verify"
 	"github.com/quern/quern/internal/wire"
 )
 

@@ -16,10 +16,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/blocks/sketch"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
-	"github.com/quern/quern/internal/sketch"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/pebble"
 	"github.com/quern/quern/internal/storage/storagetest"

@@ -42,9 +42,9 @@ import (
 
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/limits/throttle"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
-	"github.com/quern/quern/internal/throttle"
 )
 
 // MaxOpenFiles is how many tables a store keeps open. It needs some files more.

@@ -1,0 +1,14 @@
+package terminal_test
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/quern/quern/internal/app/terminal"
+)
+
+func TestIs(t *testing.T) {
+	assert.False(t, terminal.Is(new(bytes.Buffer)))
+}

@@ -1,0 +1,265 @@
+// Package aggregation tells operators the state of aggregation: what is outstanding, how far each
+// bucket is, who grinds, and what went wrong. It reads the store and changes nothing.
+package aggregation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/recovery"
+	"github.com/quern/quern/internal/rollup/repack"
+	"github.com/quern/quern/internal/shards"
+	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/wire"
+)
+
+const (
+	shownRuns   = 50
+	shownUnread = 20
+)
+
+// Reader reads the state of aggregation. It is safe for concurrent use.
+type Reader struct {
+	store    storage.Store
+	ladder   metric.Ladder
+	recovery *recovery.Recovery
+	clk      clock.Clock
+}
+
+// New makes a Reader.
+func New(store storage.Store, r *recovery.Recovery, clk clock.Clock) *Reader {
+	return &Reader{store: store, ladder: store.Settings().Ladder, recovery: r, clk: clk}
+}
+
+// gated is a store that refuses to go by a clock that is wrong.
+type gated interface {
+	ClockRefused() error
+}
+
+// AggregationStatus returns the state as operators see it. With waiting it also fills
+// Bucket.Waiting, for which it reads every mark. If a part of the store is out of reach, the status
+// does without it, and names it in Unread. Workers and leases, which everybody needs, must be in
+// reach. Empty lists are lists, so that scripts need no case for null.
+func (r *Reader) AggregationStatus(ctx context.Context, waiting bool) (wire.Status, error) {
+	s := state{Reader: r}
+	s.Levels = r.levels()
+	if d, ok := r.store.(gated); ok {
+		if err := d.ClockRefused(); err != nil {
+			s.ClockDoubt = err.Error()
+		}
+	}
+	if err := s.readWorkers(ctx); err != nil {
+		return s.Status, err
+	}
+	if err := s.readHistory(ctx); err != nil {
+		return s.Status, err
+	}
+	if err := s.readRepack(ctx); err != nil {
+		return s.Status, err
+	}
+	return s.Status, s.readBuckets(ctx, waiting)
+}
+
+// state is a status that is being read.
+type state struct {
+	*Reader
+	wire.Status
+}
+
+// without returns err, unless it means that what is out of reach, which is then among the unread.
+func (s *state) without(ctx context.Context, what string, err error) error {
+	if !storage.IsAway(err) || ctx.Err() != nil {
+		return err
+	}
+	if len(s.Unread) < shownUnread {
+		s.Unread = append(s.Unread, what+": "+err.Error())
+	}
+	return nil
+}
+
+// levels returns all buckets, raw first.
+func (r *Reader) levels() []wire.Level {
+	retention, out := r.store.Settings().Policy.Retention, []wire.Level{}
+	for b := metric.Raw; b <= r.ladder.Top(); b++ {
+		l := wire.Level{
+			Level: r.ladder.Name(b), RetentionSeconds: retention.Of(b).Seconds(),
+			WidthSeconds: (time.Duration(r.ladder.WidthMs(b)) * time.Millisecond).Seconds(),
+		}
+		if whole := r.store.WholeFrom(b, clock.NowMs(r.clk)); whole != math.MinInt64 {
+			l.WholeFrom = &whole
+		}
+		out = append(out, l)
+	}
+	return out
+}
+
+// readWorkers fills in the workers, and the shards with their owners.
+func (s *state) readWorkers(ctx context.Context) error {
+	workers, err := s.store.Workers(ctx)
+	leases, lerr := s.store.Leases(ctx)
+	if err := errors.Join(err, lerr); err != nil {
+		return err
+	}
+	s.Workers = mapped(workers, func(w storage.Worker) wire.Worker {
+		return wire.Worker{ID: w.ID, Host: w.Host, Started: w.StartedMs, Seen: w.SeenMs, Aggregates: w.Aggregates}
+	})
+	for shard, worker := range shards.Assign(workers, s.store.Settings().IndexPartitions) {
+		s.Shards = append(s.Shards, wire.Shard{Shard: shard, Worker: worker})
+	}
+	for _, l := range leases {
+		sh := &s.Shards[l.Shard]
+		sh.Owner, sh.Fence, sh.Expires = l.Owner, int64(l.Fence), l.ExpiresMs
+	}
+	return nil
+}
+
+// readHistory fills in the last runs and errors, newest first.
+func (s *state) readHistory(ctx context.Context) error {
+	runs, err := s.store.RecentRuns(ctx, shownRuns)
+	faults, ferr := s.store.RecentErrors(ctx)
+	if err := errors.Join(s.without(ctx, "the last runs", err), s.without(ctx, "the last errors", ferr)); err != nil {
+		return err
+	}
+	s.Runs, s.Errors = mapped(runs, s.run), mapped(faults, s.fault)
+	return nil
+}
+
+// readRepack fills in how far raw chunks have been packed in the background.
+func (s *state) readRepack(ctx context.Context) error {
+	p, ok, err := repack.Read(ctx, s.store)
+	if err != nil || !ok {
+		return s.without(ctx, "the progress of packing", err)
+	}
+	now, settings := clock.NowMs(s.clk), s.store.Settings()
+	within := repack.RangeOf(s.ladder, max(p.OldestMs, s.store.WholeFrom(metric.Raw, now)), now-settings.Policy.Delay.Milliseconds())
+	s.Repack = &wire.Repack{Slices: within.Slices()}
+	for shard := range settings.IndexPartitions {
+		s.Repack.Left = max(s.Repack.Left, within.Left(p.Of(shard)))
+	}
+	return nil
+}
+
+func (r *Reader) run(of storage.Run) wire.Run {
+	return wire.Run{
+		Bucket: r.ladder.Name(of.Bucket), Slice: of.StartMs, Worker: of.Worker,
+		Started: of.StartedMs, Seconds: of.Duration.Seconds(),
+		Blocks: of.Blocks, Schedules: of.Schedules,
+		BlockQueries: of.BlockQueries, IndexQueries: of.IndexQueries,
+		Late: of.Late, Rescheduled: of.Rescheduled, Dropped: of.Dropped,
+		Error: of.Err,
+	}
+}
+
+func (r *Reader) fault(of storage.ComponentError) wire.Fault {
+	out := wire.Fault{
+		Component: of.Component, Worker: of.Worker, Time: of.TimeMs,
+		Bucket: r.ladder.Name(of.Bucket), Slice: of.StartMs, Message: of.Message,
+	}
+	if of.Start >= 0 {
+		start := int64(of.Start)
+		out.Start = &start
+	}
+	return out
+}
+
+// readBuckets fills in the work that is left for the buckets that are ground, finest first. Work
+// moves from one slice to a later one or to a coarser bucket, and leaves its old place last. So this
+// order does not miss work under way. What is outstanding in slices that cannot be read is missing.
+func (s *state) readBuckets(ctx context.Context, waiting bool) error {
+	outstanding, err := s.readOutstanding(ctx)
+	if err != nil {
+		return err
+	}
+	nowMs := clock.NowMs(s.clk)
+	for _, b := range s.ladder.Ground() {
+		of := slices.DeleteFunc(slices.Clone(outstanding), func(k storage.SliceKey) bool { return k.Bucket != b })
+		bucket, err := s.bucket(ctx, b, of, nowMs, waiting)
+		if err != nil {
+			return err
+		}
+		s.Buckets = append(s.Buckets, bucket)
+	}
+	return nil
+}
+
+// readOutstanding returns the slices that are outstanding, without those that cannot be read.
+func (s *state) readOutstanding(ctx context.Context) ([]storage.SliceKey, error) {
+	outstanding, err := s.recovery.Outstanding(ctx)
+	var gaps *storage.GapsError
+	if err != nil && !errors.As(err, &gaps) {
+		return nil, err
+	}
+	if gaps != nil {
+		for _, g := range gaps.Gaps {
+			if err := s.without(ctx, fmt.Sprintf("the slices of %s %s", s.ladder.Name(g.Bucket), g), g.Err); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return outstanding, nil
+}
+
+// bucket returns the work that is left in the outstanding slices of bucket b, oldest first. The
+// marks of late data lie in the index of another slice, which in most cases has not ended: it is
+// read only for what waits.
+func (s *state) bucket(ctx context.Context, b metric.Bucket, outstanding []storage.SliceKey, nowMs int64, waiting bool) (wire.Bucket, error) {
+	out := wire.Bucket{Bucket: s.ladder.Name(b), Outstanding: []wire.Slice{}}
+	stood := map[int64]int{} // the number of marks, by the slice that they are of
+	for _, k := range outstanding {
+		slice := s.ladder.SliceAt(b, k.StartMs)
+		lateMs := nowMs - slice.EndMs
+		if lateMs < 0 && !waiting {
+			continue
+		}
+		n, err := s.countMarks(ctx, k, func(m *storage.Mark) { stood[s.ladder.SliceAt(b, m.TimeMs).StartMs]++ })
+		if err := s.without(ctx, fmt.Sprintf("marks of %s slice %s", out.Bucket, slice), err); err != nil {
+			return out, err
+		}
+		if lateMs >= 0 {
+			out.Outstanding = append(out.Outstanding, wire.Slice{Slice: k.StartMs, Marks: n})
+			out.LagSeconds = max(out.LagSeconds, (time.Duration(lateMs) * time.Millisecond).Seconds())
+		}
+	}
+	if waiting {
+		starts := mapped(slices.Sorted(maps.Keys(stood)), func(startMs int64) wire.Slice {
+			return wire.Slice{Slice: startMs, Marks: stood[startMs]}
+		})
+		out.Waiting = &starts
+	}
+	return out, nil
+}
+
+// countMarks counts the marks in the index of a slice. With an error that storage.IsAway, it has
+// counted those in reach.
+func (r *Reader) countMarks(ctx context.Context, k storage.SliceKey, each func(*storage.Mark)) (n int, away error) {
+	for shard := range r.store.Settings().IndexPartitions {
+		for m, err := range r.store.Marks(ctx, storage.IndexPartition{SliceKey: k, Shard: shard}) {
+			if storage.IsAway(err) && ctx.Err() == nil {
+				away = err
+				break
+			}
+			if err != nil {
+				return 0, err
+			}
+			each(&m)
+			n++
+		}
+	}
+	return n, away
+}
+
+// mapped returns f of each element, as a list that is never nil.
+func mapped[From, To any](from []From, f func(From) To) []To {
+	out := make([]To, 0, len(from))
+	for _, v := range from {
+		out = append(out, f(v))
+	}
+	return out
+}

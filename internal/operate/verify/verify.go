@@ -1,0 +1,550 @@
+package verify
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/quern/quern/internal/client"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/wire"
+	"github.com/quern/quern/internal/wire/excerpt"
+)
+
+// Options say what to verify, and how.
+type Options struct {
+	Client *Client
+	// Match selects the series.
+	Match string
+	// Level is the level whose rows are compared. The default is all.
+	Level string
+	// Rows whose slices lie within [StartMs, EndMs) are compared.
+	StartMs, EndMs int64
+	// Limit is how many differences are reported. All are counted.
+	Limit int
+	// Repair has the slices that differ ground again. TakeBack then also takes back rows without
+	// samples.
+	Repair, TakeBack bool
+	// Tell gets each difference. Progress, which may be nil, gets how far the comparison is.
+	Tell     func(wire.Difference)
+	Progress func(done, total int)
+	// Hold is asked for n bytes more, for rows and for what is noted of them. An error ends the run. The default bounds
+	// nothing.
+	Hold func(n int) error
+}
+
+// Level is the outcome for one level, in rows.
+type Level struct {
+	Name string
+	// Compared rows were compared with their samples. Different rows are those of them that are
+	// wrong.
+	Compared, Different int
+	// Pending rows differ while something in their slice is still to be ground, or differ in
+	// another way at each look.
+	Pending int
+	// NotGround rows are of slices that are not over or whose run has not ended. Expired rows, or
+	// their samples, are or may be gone. Neither is compared.
+	NotGround, Expired int
+	// Unreadable rows have more samples than can be read, where raw chunks are damaged. They are
+	// not compared.
+	Unreadable int
+}
+
+// Summary is the outcome of a run of verify.
+type Summary struct {
+	// StartMs and EndMs are the range that was looked at, without what has expired or is not over.
+	StartMs, EndMs  int64
+	Series, Samples int
+	Levels          []Level
+	// Damaged is the number of raw chunks that cannot be read. DamagedRows is the number of rows
+	// that cannot be read, or whose sketches cannot. These rows are compared, and differ.
+	Damaged, DamagedRows int
+	// Repaired is what a repair asked for, nil without Repair or if nothing differs.
+	Repaired *Repaired
+}
+
+// Differences is the number of rows that are wrong.
+func (s *Summary) Differences() int {
+	n := 0
+	for _, l := range s.Levels {
+		n += l.Different
+	}
+	return n
+}
+
+// Wire returns the summary as the HTTP API says it.
+func (s *Summary) Wire() *wire.Verified {
+	out := &wire.Verified{
+		Start: s.StartMs, End: s.EndMs, Series: s.Series, Samples: s.Samples, Levels: []wire.VerifiedLevel{}, Damaged: s.Damaged, DamagedRows: s.DamagedRows,
+	}
+	for _, l := range s.Levels {
+		out.Levels = append(out.Levels, wire.VerifiedLevel{
+			Level: l.Name, Compared: l.Compared, Different: l.Different, Pending: l.Pending, NotGround: l.NotGround, Expired: l.Expired, Unreadable: l.Unreadable,
+		})
+	}
+	if r := s.Repaired; r != nil {
+		out.Repaired = &wire.Repaired{Series: r.Series, Slices: r.Slices, Surplus: r.Surplus, Ahead: r.Ahead, AheadFirst: r.AheadFirst, Rows: []wire.RepairedRows{}}
+		for i, ms := range r.RightMs {
+			if ms > 0 {
+				out.Repaired.Rows = append(out.Repaired.Rows, wire.RepairedRows{Level: s.Levels[i].Name, After: ms})
+			}
+		}
+	}
+	return out
+}
+
+// Repaired is what is ground again.
+type Repaired struct {
+	Series, Slices int
+	// Surplus rows have no samples, and without TakeBack they stay. Ahead rows carry a later time
+	// than what a run writes, so no run replaces them.
+	Surplus, Ahead int
+	// AheadFirst names the first Ahead row, and says why.
+	AheadFirst string
+	// RightMs is, by level, finest first, the end of the slice whose run makes the rows right; 0 if
+	// no row differs.
+	RightMs []int64
+}
+
+// Run compares. A difference is not an error.
+//
+// It reads one window of time after the other. A window is as wide as a slice of the coarsest
+// level, or several. Run reads the rows, then raw, and the status before and after both. Rows that
+// differ are read again. A row counts as different only if it differs twice, is unchanged between
+// the two, and has no mark for its slice. So there is no false alarm: a mark is there before the
+// sample that it stands for. If a mark was gone when the status was read, the rows read afterwards
+// contain what it stood for.
+func Run(ctx context.Context, o Options) (*Summary, error) {
+	v := verifier{Options: o, series: map[string]struct{}{}, repair: map[string]*toRepair{}}
+	var err error
+	if v.status, err = o.Client.Status(ctx); err != nil {
+		return nil, err
+	}
+	v.ladder = v.status.Ladder
+	if err = v.choose(); err != nil {
+		return nil, err
+	}
+	for _, level := range v.ladder.Levels() {
+		v.sum.Levels = append(v.sum.Levels, Level{Name: v.ladder.Name(level)})
+	}
+	// A window has as many of the coarsest slices as make up an hour. With a ladder of seconds, one
+	// slice is little for four requests.
+	top := v.ladder.WidthMs(v.ladder.Top())
+	top *= max(1, 3_600_000/top)
+	v.StartMs = max(v.StartMs, 0) // no sample is earlier
+	if from := v.status.WholeFrom[metric.Raw]; from != math.MinInt64 {
+		v.StartMs = max(v.StartMs, metric.AlignDown(from, top))
+	}
+	v.EndMs = min(v.EndMs, v.status.NowMs+1000)
+	v.sum.StartMs, v.sum.EndMs = v.StartMs, v.EndMs
+	first := metric.AlignDown(v.StartMs, top)
+	total := int(max(0, v.EndMs-first+top-1) / top)
+	for i := range total {
+		start := first + int64(i)*top
+		if err := v.window(ctx, metric.Slice{StartMs: max(start, v.StartMs), EndMs: min(start+top, v.EndMs)}); err != nil {
+			return nil, err
+		}
+		if o.Progress != nil {
+			o.Progress(i+1, total)
+		}
+	}
+	v.sum.Series = len(v.series)
+	if o.Repair && len(v.repair) > 0 {
+		if err := v.repairAll(ctx); err != nil {
+			return v.outcome(), fmt.Errorf("repair: %w", err)
+		}
+	}
+	return v.outcome(), nil
+}
+
+// choose finds the levels to compare.
+func (v *verifier) choose() error {
+	var names []string
+	for _, level := range v.ladder.Levels() {
+		name := v.ladder.Name(level)
+		if names = append(names, name); v.Level == "" || v.Level == name {
+			v.levels = append(v.levels, level)
+		}
+	}
+	if len(v.levels) == 0 {
+		return &client.RefusedError{Message: fmt.Sprintf("there is no level %s: the levels are %s", excerpt.Quoted(v.Level), strings.Join(names, ", "))}
+	}
+	return nil
+}
+
+// outcome returns the summary, of the chosen levels.
+func (v *verifier) outcome() *Summary {
+	if v.Level != "" {
+		i := v.levels[0] - 1
+		v.sum.Levels = v.sum.Levels[i : i+1]
+		if r := v.sum.Repaired; r != nil {
+			r.RightMs = r.RightMs[i : i+1]
+		}
+	}
+	return &v.sum
+}
+
+type verifier struct {
+	Options
+	ladder metric.Ladder
+	levels []metric.Bucket // those to compare
+	// status is the last one read.
+	status *Status
+	sum    Summary
+	series map[string]struct{}
+	// damage and damagedRows are the server's warnings about damaged chunks and rows in the last
+	// read.
+	damage, damagedRows []string
+	told                int
+	// asked counts the rows that the server was asked about.
+	asked  int
+	repair map[string]*toRepair
+	// noted is about how many bytes series and repair take, held how many Hold has granted.
+	noted, held int
+}
+
+// toRepair is what differs in one series.
+type toRepair struct {
+	labels metric.Labels
+	slices []metric.Slice
+	levels map[metric.Bucket]bool
+}
+
+// suspect names a row that differs, by series, level and time.
+type suspect struct {
+	series string
+	rowKey
+}
+
+// attempts bounds how often a row that differs and keeps changing is read.
+const attempts = 5
+
+func (v *verifier) window(ctx context.Context, w metric.Slice) error {
+	before := v.status
+	read, after, err := v.read(ctx, []string{v.Match}, w)
+	if err != nil {
+		return err
+	}
+	for _, warning := range v.damage {
+		v.sum.Damaged += countIn(warning)
+		v.tell(wire.Difference{Kind: wire.Damaged, Message: warning})
+	}
+	for _, warning := range v.damagedRows {
+		v.sum.DamagedRows += countIn(warning)
+		v.tell(wire.Difference{Kind: wire.Damaged, Message: warning})
+	}
+	v.sum.Samples += read.Samples()
+	for key := range read.series {
+		if _, known := v.series[key]; !known {
+			v.series[key] = struct{}{}
+			v.noted += noteBytes + len(key)
+		}
+	}
+	suspects := map[suspect]Result{}
+	read.Results(func(level metric.Bucket, s metric.Slice) bool {
+		count := &v.sum.Levels[level-1]
+		switch {
+		case !slices.Contains(v.levels, level):
+			return true
+		case s.StartMs < w.StartMs || s.EndMs > w.EndMs && s.EndMs <= before.NowMs:
+			return true // not asked for
+		case after.Expired(level, s):
+			count.Expired++
+			return true
+		case before.Open(level, s) || after.Open(level, s):
+			count.NotGround++
+			return true
+		}
+		count.Compared++
+		return false
+	}, func(r Result) {
+		switch {
+		case r.Kind == "":
+		case r.Kind == Unreadable:
+			v.sum.Levels[r.Level-1].unreadable()
+		case before.Waits(r.Level, r.Slice) || after.Waits(r.Level, r.Slice):
+			v.sum.Levels[r.Level-1].Pending++
+		default:
+			suspects[suspectOf(&r)] = r
+		}
+	})
+	for i := 1; len(suspects) > 0 && i < attempts; i++ {
+		if suspects, err = v.again(ctx, w, suspects); err != nil {
+			return err
+		}
+	}
+	for _, r := range suspects {
+		v.sum.Levels[r.Level-1].Pending++ // it changed at each look
+	}
+	return nil
+}
+
+func suspectOf(r *Result) suspect {
+	return suspect{string(r.Series.AppendKey(nil)), rowKey{r.Level, r.Slice.StartMs}}
+}
+
+const (
+	// selectorsAtOnce is how many series one request names.
+	selectorsAtOnce = 50
+	// bytesAtOnce is how long the selectors of one request may be, encoded: a server takes forms of
+	// up to 1 MiB.
+	bytesAtOnce = 512 << 10
+)
+
+// requests splits selectors into one group per request. A selector that is too long gets a request
+// of its own.
+func requests(selectors []string) (out [][]string) {
+	first, size := 0, 0
+	for i, s := range selectors {
+		n := len("match%5B%5D=&") + len(url.QueryEscape(s))
+		if i > first && (i-first == selectorsAtOnce || size+n > bytesAtOnce) {
+			out = append(out, selectors[first:i])
+			first, size = i, 0
+		}
+		size += n
+	}
+	return append(out, selectors[first:])
+}
+
+// again looks at suspects once more, and returns those that need another look.
+func (v *verifier) again(ctx context.Context, w metric.Slice, suspects map[suspect]Result) (map[suspect]Result, error) {
+	named := map[string]string{}
+	for k, r := range suspects {
+		named[k.series] = selector(r.Series)
+	}
+	selectors := []string{v.Match}
+	if parts := requests(slices.Sorted(maps.Values(named))); len(parts) == 1 {
+		selectors = parts[0]
+	}
+	before := v.status
+	read, after, err := v.read(ctx, selectors, w)
+	if err != nil {
+		return nil, err
+	}
+	unsure := map[suspect]Result{}
+	var failed error
+	read.Results(nil, func(r Result) {
+		was, ok := suspects[suspectOf(&r)]
+		count := &v.sum.Levels[r.Level-1]
+		switch {
+		case !ok || r.Kind == "":
+		case after.Expired(r.Level, r.Slice):
+			count.Compared--
+			count.Expired++
+		case r.Kind == Unreadable:
+			count.unreadable()
+		case before.Open(r.Level, r.Slice) || after.Open(r.Level, r.Slice) || before.Waits(r.Level, r.Slice) || after.Waits(r.Level, r.Slice):
+			count.Pending++
+		case sameRow(was.Got, r.Got):
+			count.Different++
+			failed = cmp.Or(failed, v.different(ctx, &r))
+		default:
+			unsure[suspectOf(&r)] = r
+		}
+	})
+	return unsure, failed
+}
+
+func sameRow(a, b *Row) bool {
+	// As text, since NaN is not equal to itself.
+	return (a == nil) == (b == nil) && (a == nil || fmt.Sprint(*a) == fmt.Sprint(*b))
+}
+
+func (v *verifier) tell(d wire.Difference) {
+	if v.told++; v.told <= v.Limit {
+		v.Tell(d)
+	}
+}
+
+const (
+	// noteBytes is about what one entry of what is kept over all windows takes.
+	noteBytes = 128
+	// holdStep is by how much what is held grows.
+	holdStep = 1 << 20
+)
+
+// hold asks for what a read and the notes take, in steps.
+func (v *verifier) hold(c *Checker) error {
+	if v.Hold == nil {
+		return nil
+	}
+	needs := (v.noted + c.bytes + holdStep - 1) / holdStep * holdStep
+	if needs <= v.held {
+		return nil
+	}
+	err := v.Hold(needs - v.held)
+	if err == nil {
+		v.held = needs
+	}
+	return err
+}
+
+func (l *Level) unreadable() {
+	l.Compared--
+	l.Unreadable++
+}
+
+// maxAsked bounds the rows about which the server is asked whether a repair can work at all.
+const maxAsked = 1000
+
+// different reports a row that is wrong, and notes it for the repair.
+func (v *verifier) different(ctx context.Context, r *Result) error {
+	v.tell(r.Difference(v.ladder))
+	switch {
+	case !v.Repair:
+		return nil
+	case v.sum.Repaired == nil:
+		v.sum.Repaired = &Repaired{RightMs: make([]int64, v.ladder.Top())}
+	}
+	if r.Kind == Surplus && !v.TakeBack {
+		v.sum.Repaired.Surplus++
+		return nil
+	}
+	if v.asked++; v.asked <= maxAsked {
+		why, err := v.Client.Ahead(ctx, r.Series, v.ladder.Name(r.Level), r.Slice.StartMs)
+		if err != nil {
+			return err
+		}
+		if why != "" {
+			done := v.sum.Repaired
+			done.Ahead++
+			done.AheadFirst = cmp.Or(done.AheadFirst, fmt.Sprintf("%s %s %s: %s", r.Series, v.ladder.Name(r.Level), r.Slice, why))
+			return nil
+		}
+	}
+	key := string(r.Series.AppendKey(nil))
+	of := v.repair[key]
+	if of == nil {
+		of = &toRepair{labels: r.Series, levels: map[metric.Bucket]bool{}}
+		v.repair[key] = of
+		v.noted += seriesBytes + 2*len(key)
+	}
+	of.slices = append(of.slices, r.Slice)
+	of.levels[r.Level] = true
+	v.noted += noteBytes
+	return nil
+}
+
+// read reads rows, then samples, then the status.
+func (v *verifier) read(ctx context.Context, selectors []string, w metric.Slice) (*Checker, *Status, error) {
+	c := NewChecker(v.ladder)
+	v.damage, v.damagedRows = nil, nil
+	var damaged *damagedError
+	for _, level := range v.levels {
+		// A row is found by its start. Rows whose slices cross the window's border are left out
+		// later, by their slices.
+		if err := v.Client.Rollups(ctx, selectors, v.ladder.Name(level), w.StartMs, w.EndMs, func(l metric.Labels, ms int64, r Row) error {
+			c.Series(l).Row(level, ms, r)
+			return v.hold(c)
+		}); errors.As(err, &damaged) {
+			v.damagedRows = append(v.damagedRows, damaged.warnings...) // rows that were left out are missing, the others wrong
+		} else if err != nil {
+			return nil, nil, err
+		}
+	}
+	if err := v.Client.Export(ctx, selectors, w.StartMs, w.EndMs, func(l metric.Labels, ms int64, val float64) error {
+		if err := c.Series(l).Sample(ms, val); err != nil {
+			return err
+		}
+		return v.hold(c)
+	}); errors.As(err, &damaged) {
+		v.damage = damaged.warnings
+		for _, warning := range damaged.warnings {
+			c.Damaged(v.damagedIn(warning, w))
+		}
+	} else if err != nil {
+		return nil, nil, err
+	}
+	status, err := v.Client.Status(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	if !status.Ladder.Equal(v.ladder) {
+		return nil, nil, errors.New("the server's roll-ups changed meanwhile")
+	}
+	v.status = status
+	return c, status, nil
+}
+
+// How the server's warnings name a damaged chunk, and how they say that there are more.
+var (
+	damagedChunk = regexp.MustCompile(`raw chunk \S+ of group \d+ in the slice of (\S+): `)
+	moreDamage   = regexp.MustCompile(`^and (\d+) more$`)
+)
+
+// damagedIn returns the slice in which, by a warning, data cannot be read: the whole window if the
+// warning does not say.
+func (v *verifier) damagedIn(warning string, w metric.Slice) metric.Slice {
+	if m := damagedChunk.FindStringSubmatch(warning); m != nil {
+		if t, err := time.Parse(time.RFC3339, m[1]); err == nil {
+			return v.ladder.SliceAt(metric.Raw, t.UnixMilli())
+		}
+	}
+	return w
+}
+
+// countIn is the number of chunks or rows that a warning covers.
+func countIn(warning string) int {
+	if m := moreDamage.FindStringSubmatch(warning); m != nil {
+		if n, err := strconv.Atoi(m[1]); err == nil {
+			return n
+		}
+	}
+	return 1
+}
+
+// repairAll has everything that differs ground again.
+func (v *verifier) repairAll(ctx context.Context) error {
+	done := v.sum.Repaired
+	bySlice := map[metric.Slice][]string{}
+	for _, of := range v.repair {
+		// Wider slices first: a slice within another is ground with it.
+		slices.SortFunc(of.slices, func(a, b metric.Slice) int {
+			return cmp.Or(cmp.Compare(b.EndMs-b.StartMs, a.EndMs-a.StartMs), cmp.Compare(a.StartMs, b.StartMs))
+		})
+		var kept []metric.Slice
+		for _, s := range of.slices {
+			if !slices.ContainsFunc(kept, func(k metric.Slice) bool { return k.Contains(s.StartMs) }) {
+				kept = append(kept, s)
+				bySlice[s] = append(bySlice[s], selector(of.labels))
+			}
+		}
+		done.Series++
+	}
+	for _, s := range slices.SortedFunc(maps.Keys(bySlice), func(a, b metric.Slice) int {
+		return cmp.Or(cmp.Compare(a.StartMs, b.StartMs), cmp.Compare(a.EndMs, b.EndMs))
+	}) {
+		selectors := bySlice[s]
+		slices.Sort(selectors)
+		for _, part := range requests(selectors) {
+			if err := v.Client.Reaggregate(ctx, part, s.StartMs, s.EndMs, v.TakeBack); err != nil {
+				return fmt.Errorf("slice %s of %s: %w", s, part[0], err)
+			}
+		}
+		done.Slices++
+	}
+	status, err := v.Client.Status(ctx)
+	if err != nil {
+		return err
+	}
+	for _, of := range v.repair {
+		for level := range of.levels {
+			// A mark goes into the slice that is current when the level below has been ground.
+			at := status.NowMs
+			for b := metric.Raw; b < level; b++ {
+				at = v.ladder.SliceAt(b, at).EndMs
+			}
+			done.RightMs[level-1] = at
+		}
+	}
+	return nil
+}
