@@ -49,10 +49,11 @@ func (p *parsed) admit(ctx context.Context, text string) error {
 	if err != nil {
 		return err
 	}
-	if *p += parsed(n); *p > MaxParsedBytes {
+	if *p+parsed(n) > MaxParsedBytes { // a text that is refused takes nothing from the next one
 		return badRequest("the regular expressions and selectors would take more than %d MB to compile, the limit for one request: "+
 			"list fewer values, repeat less, use fewer groups or classes such as \\pL, or ask in several requests", MaxParsedBytes>>20)
 	}
+	*p += parsed(n)
 	return admission.Charge(ctx, n)
 }
 

@@ -338,7 +338,7 @@ func TestMemory(t *testing.T) {
 
 // heavy returns a selector that takes most of what the selectors of one request may take. name makes it another one.
 func heavy(name string) string {
-	return fmt.Sprintf(`{"text":"x","selector":"{a=~\"%s\",b=\"%s\"}"}`, strings.Repeat("(?:ab?){900}", 10), name)
+	return fmt.Sprintf(`{"text":"x","selector":"{a=~\"%s\",b=\"%s\"}"}`, strings.Repeat("(?:ab?){900}", 6), name)
 }
 
 // TestSelectorsOfARequest: the selectors of all annotations that a request sends are weighed together.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -22,9 +23,13 @@ type counter struct {
 	series []int64
 	// onSeries is called once, when series are read.
 	onSeries func()
+
+	mu sync.Mutex // of page, which the pages of several partitions call at a time
 }
 
 func (c *counter) page(_ context.Context, st statement, _ int, _ []byte, dest any) ([]byte, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if st.cql == cqlReadSetting {
 		return nil, json.Unmarshal(fmt.Appendf(nil, `[{"Value": "%d"}]`, c.next), dest)
 	}

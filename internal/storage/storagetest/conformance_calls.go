@@ -23,8 +23,8 @@ var callCases = []conformanceCase{
 	{"Concurrent", (*suite).concurrent, nil},
 }
 
-// operations returns one call of every method that takes a context, by name.
-func operations(st storage.Store, f storage.Fence, id blocks.ID) map[string]func(ctx context.Context) error {
+// operations returns one call of every method that takes a context, by name. The id of the series that is claimed is leased.
+func operations(st storage.Store, f storage.Fence, id blocks.ID, leased metric.ScheduleID) map[string]func(ctx context.Context) error {
 	everything := blocks.Range{End: 1000}
 	part := storage.IndexPartition{SliceKey: rawSlice(0)}
 	mark := storage.Mark{TimeMs: at(0), ID: id}
@@ -44,7 +44,7 @@ func operations(st storage.Store, f storage.Fence, id blocks.ID) map[string]func
 		"SetPolicy": func(ctx context.Context) error { return st.SetPolicy(ctx, made().Policy) },
 		"Expire":    st.Expire,
 		"ClaimSchedules": func(ctx context.Context) error {
-			_, err := st.ClaimSchedules(ctx, ClaimsOf("s", []storage.Schedule{{ID: 1, Labels: series("s", "m")}}))
+			_, err := st.ClaimSchedules(ctx, ClaimsOf("s", []storage.Schedule{{ID: leased, Labels: series("s", "m")}}))
 			return err
 		},
 		"SourceSchedules": func(ctx context.Context) error { return drain(st.SourceSchedules(ctx, "s")) },
@@ -129,14 +129,23 @@ func operations(st storage.Store, f storage.Fence, id blocks.ID) map[string]func
 	}
 }
 
+// lease returns an id that nobody else has.
+func (s *suite) lease() metric.ScheduleID {
+	s.Helper()
+	r, err := s.store.LeaseIDs(s.ctx, 1)
+	require.NoError(s, err)
+	return r.Start
+}
+
 func drain[T any](seq iter.Seq2[T, error]) error {
 	_, err := gather(seq)
 	return err
 }
 
 func (s *suite) cancelled() {
+	leased := s.lease()
 	f := s.acquire(0, "w").Fence
-	ops := operations(s.store, f, s.id())
+	ops := operations(s.store, f, s.id(), leased)
 	cancelled, cancel := context.WithCancel(s.ctx)
 	cancel()
 	for name, op := range ops {
@@ -149,7 +158,7 @@ func (s *suite) cancelled() {
 		require.True(s, errors.Is(err, storage.ErrTimeout) || errors.Is(err, context.DeadlineExceeded), "%s: %v", name, err)
 	}
 	// None of these calls took effect, or the effect does no harm; the store still works.
-	for name, op := range operations(s.store, f, s.id()) {
+	for name, op := range operations(s.store, f, s.id(), leased) {
 		require.NoError(s, op(s.ctx), name)
 	}
 	// Cancelled in the middle of an iteration.
@@ -174,9 +183,10 @@ func (s *suite) cancelled() {
 }
 
 func (s *suite) iteratorsBreakEarly() {
+	leased := s.lease()
 	f := s.acquire(0, "w").Fence
 	for range 10 {
-		for name, op := range operations(s.store, f, s.id()) {
+		for name, op := range operations(s.store, f, s.id(), leased) {
 			require.NoError(s, op(s.ctx), name)
 		}
 	}
@@ -209,10 +219,11 @@ func breakAtOnce[T any](t *testing.T, seq iter.Seq2[T, error]) {
 
 // idempotent checks rule 6: everything done twice is the same as everything done once.
 func (s *suite) idempotent() {
+	leased := s.lease()
 	f := s.acquire(0, "w").Fence
 	id := s.id()
 	run := func() (state []any) {
-		for name, op := range operations(s.store, f, id) {
+		for name, op := range operations(s.store, f, id, leased) {
 			if name != "LeaseIDs" && name != "AcquireShard" {
 				require.NoError(s, op(s.ctx), name)
 			}
