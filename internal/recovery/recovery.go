@@ -248,7 +248,7 @@ const (
 )
 
 // survey looks for open slices at all times, once a day. A write that failed may come to light days later, by a hint or a
-// repair of a cluster (ADR 27), and the slice that it opens then lies behind all looks. What the survey cannot read makes no gap:
+// repair of a cluster, and the slice that it opens then lies behind all looks. What the survey cannot read makes no gap:
 // what was known of it before still holds.
 func (r *Recovery) survey(ctx context.Context) {
 	r.mu.Lock()
