@@ -40,12 +40,6 @@ var list = []brk{
 		pkg: "internal/storage/pebble", test: "TestRefusals/no_log",
 	},
 	{
-		name: "a killed start leaves no log", invariant: 1,
-		file: "internal/storage/pebble/disk.go",
-		old:  "if !isLog(name) {", new: "if name != \"\" {",
-		pkg: "internal/storage/pebble", test: "TestOpenSurvivesErrors/with_a_log",
-	},
-	{
 		name: "a flush writes no mark for the blocks that it opens", invariant: 1,
 		file: "internal/cache/flush.go",
 		old:  "open[g.Block.Start] == nil {", new: "open[g.Block.Start] == nil && late {",
@@ -93,7 +87,7 @@ var list = []brk{
 		name: "ingest relies on the marks and the cache of a slice whose run was aborted", invariant: 2,
 		file: "internal/storage/storage.go",
 		old:  "return s.Begun || s.Complete", new: "return s.Complete",
-		pkg: "integration/acceptance", test: "TestModel/KilledAfterEarlyRun",
+		pkg: "internal/cache", test: "TestAfterAnAbortedRun",
 	},
 	{
 		name: "a block is sealed although late data of it was ground in a later slice", invariant: 2,
@@ -184,7 +178,7 @@ var list = []brk{
 		name: "what is opened while a look is under way is lost when that look ends", invariant: 2,
 		file: "internal/recovery/recovery.go",
 		old:  "l.added[b] = l.added[b].with(at...)", new: "_ = l",
-		pkg: "internal/recovery", test: "TestNoSliceIsForgotten",
+		pkg: "internal/recovery", test: "TestFoundDuringALook",
 	},
 	{
 		name: "late data is passed on as a chunk beside the one of its slice", invariant: 2,
@@ -267,7 +261,7 @@ var list = []brk{
 	{
 		name: "a series that has an id gets another", invariant: 2,
 		file: "internal/storage/pebble/registry.go",
-		old:  "fresh, err := s.lookUp(ctx, inOrder)", new: "fresh, err := inOrder, error(nil)",
+		old:  "fresh, err := s.lookUp(inOrder)", new: "fresh, err := inOrder, error(nil)",
 		pkg: "internal/storage/pebble", test: "TestLinearizable",
 	},
 	{

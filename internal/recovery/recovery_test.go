@@ -196,6 +196,32 @@ func TestClockGoesBack(t *testing.T) {
 	w.look(3 + 1)
 }
 
+// TestFoundDuringALook: a survey finds a slice while another look is under way, which does not read that time. The end of
+// the look does not take the slice out of the search.
+func TestFoundDuringALook(t *testing.T) {
+	w := newWorld(t)
+	w.look(0)
+	behind := slice(0, 50)
+	w.open(behind)
+	w.clk.Set(w.clk.Now().Add(24 * time.Hour))
+	surveyed := false
+	w.During(func() {
+		if surveyed {
+			return
+		}
+		surveyed = true
+		k, ok, err := w.r.NextDue(t.Context(), nil)
+		require.NoError(t, err)
+		require.True(t, ok)
+		require.Equal(t, behind, k)
+	})
+	_, err := w.r.Outstanding(t.Context())
+	w.During(nil)
+	require.NoError(t, err)
+	require.True(t, surveyed)
+	w.look(0, behind)
+}
+
 // A slice of a failed write that comes to light behind the looks is found within a day. What is out of reach then makes no
 // gap, since it was known to be complete, and is tried again after an hour.
 func TestOpenedBehindTheLooks(t *testing.T) {
