@@ -2,15 +2,20 @@ package pebble
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -102,12 +107,13 @@ func everything(t *testing.T, st *Store) string {
 	return all.String()
 }
 
-// sweepStore returns a store of several tables and a log, as a killed process and as an orderly
-// Close leave it, and all its rows.
+// sweepStore returns the files of a store whose process is killed, and of the same one when it is closed, and its rows.
 func sweepStore(t *testing.T) (killed, closed files, rows string) {
 	t.Helper()
-	dir := t.TempDir()
-	st, err := Open(dir, sweepOptions())
+	disk := vfs.NewCrashableMem()
+	opts := sweepOptions()
+	opts.FS = disk
+	st, err := Open("/data", opts)
 	require.NoError(t, err)
 	j := &journal{acked: map[int]bool{}}
 	for _, part := range [][2]int{{0, 10}, {10, 20}, {30, 5}} {
@@ -117,9 +123,40 @@ func sweepStore(t *testing.T) (killed, closed files, rows string) {
 	require.NoError(t, j.run(t.Context(), st, 3))
 	require.NoError(t, j.write(t.Context(), st, 40, 1, 10))
 	rows = everything(t, st)
-	killed = readFiles(t, dir)
+	// A copy of one moment, whatever is compacted meanwhile.
+	killed = liveFiles(t, disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(1, 1))}))
 	require.NoError(t, st.Close())
-	return killed, readFiles(t, dir), rows
+	return killed, liveFiles(t, disk), rows
+}
+
+// liveFiles returns the files of the store in /data, without tables that it does not need any more and was about to remove.
+func liveFiles(t *testing.T, disk vfs.FS) files {
+	t.Helper()
+	names, err := disk.List("/data")
+	require.NoError(t, err)
+	found := files{}
+	for _, name := range names {
+		f, err := disk.Open(disk.PathJoin("/data", name))
+		require.NoError(t, err)
+		content, err := io.ReadAll(f)
+		require.NoError(t, errors.Join(err, f.Close()))
+		found[name] = string(content)
+	}
+	opts := sweepOptions()
+	opts.FS = disk
+	st, err := OpenReadOnly("/data", opts)
+	require.NoError(t, err)
+	levels, err := st.db.SSTables()
+	require.NoError(t, err)
+	require.NoError(t, st.Close())
+	live := map[string]bool{}
+	for _, level := range levels {
+		for _, table := range level {
+			live[fmt.Sprintf("%s%s", table.BackingSSTNum, tableSuffix)] = true
+		}
+	}
+	maps.DeleteFunc(found, func(name, _ string) bool { return strings.HasSuffix(name, tableSuffix) && !live[name] })
+	return found
 }
 
 // TestRefusals: Open refuses a directory that is no store, or not all of one, with one line that says what it found and what
