@@ -123,7 +123,7 @@ func TestFaults(t *testing.T) {
 	everything()
 	// A clock that is far ahead removes nothing.
 	heal := off(farOff)
-	at.Load().Wrote(`nothing expires: set the clock`)
+	at.Load().Wrote(`start once with --accept-clock`)
 	heal()
 	report.Faults["restarted with a clock nine days ahead"]++
 	everything()
