@@ -28,15 +28,22 @@ type files map[string]string
 
 func readFiles(t *testing.T, dir string) files {
 	t.Helper()
-	entries, err := os.ReadDir(dir)
+	return filesIn(t, vfs.Default, dir)
+}
+
+func filesIn(t *testing.T, disk vfs.FS, dir string) files {
+	t.Helper()
+	names, err := disk.List(dir)
 	require.NoError(t, err)
-	f := files{}
-	for _, e := range entries {
-		b, err := os.ReadFile(filepath.Join(dir, e.Name()))
+	found := files{}
+	for _, name := range names {
+		f, err := disk.Open(disk.PathJoin(dir, name))
 		require.NoError(t, err)
-		f[e.Name()] = string(b)
+		content, err := io.ReadAll(f)
+		require.NoError(t, errors.Join(err, f.Close()))
+		found[name] = string(content)
 	}
-	return f
+	return found
 }
 
 // write writes the files to a directory. Its name must not contain the names of files, which the
@@ -132,16 +139,7 @@ func sweepStore(t *testing.T) (killed, closed files, rows string) {
 // liveFiles returns the files of the store in /data, without tables that it does not need any more and was about to remove.
 func liveFiles(t *testing.T, disk vfs.FS) files {
 	t.Helper()
-	names, err := disk.List("/data")
-	require.NoError(t, err)
-	found := files{}
-	for _, name := range names {
-		f, err := disk.Open(disk.PathJoin("/data", name))
-		require.NoError(t, err)
-		content, err := io.ReadAll(f)
-		require.NoError(t, errors.Join(err, f.Close()))
-		found[name] = string(content)
-	}
+	found := filesIn(t, disk, "/data")
 	opts := sweepOptions()
 	opts.FS = disk
 	st, err := OpenReadOnly("/data", opts)
