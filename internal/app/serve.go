@@ -31,6 +31,7 @@ import (
 	"github.com/quern/quern/internal/operate/aggregation"
 	"github.com/quern/quern/internal/protocol/graphite"
 	"github.com/quern/quern/internal/protocol/push"
+	"github.com/quern/quern/internal/storage"
 )
 
 // drainTime is how long requests under way may take, after the process has announced for long
@@ -255,7 +256,7 @@ func (s *server) openEngine(ctx context.Context, onFatal func(error)) error {
 	if !s.shared() {
 		return try(ctx)
 	}
-	return backend.WhileAway(ctx, s.clk, try, func(err error, wait time.Duration) {
+	return storage.WhileAway(ctx, s.clk, try, func(err error, wait time.Duration) {
 		s.away.set(err)
 		s.log.Warn(backend.NoNode(&s.cfg.Cluster, wait), "err", err)
 	})

@@ -120,7 +120,7 @@ type pausing struct {
 }
 
 func (p pausing) Sleep(ctx context.Context, d time.Duration) error {
-	if d < time.Second || d > 30*time.Second { // the waits of backend.WhileAway
+	if d < time.Second || d > 30*time.Second { // the waits of storage.WhileAway
 		return p.System.Sleep(ctx, d)
 	}
 	select {

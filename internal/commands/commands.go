@@ -15,6 +15,7 @@ import (
 	"github.com/quern/quern/internal/app/backend"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
+	"github.com/quern/quern/internal/storage"
 )
 
 // stopped returns err, or the message say if a signal caused the error.
@@ -60,7 +61,7 @@ func orNothing(s string) string {
 
 // whenThere calls try until a node of the cluster answers, and logs that it waits.
 func whenThere(ctx context.Context, log *slog.Logger, cluster *config.Cluster, try func(context.Context) error) error {
-	return backend.WhileAway(ctx, clock.System{}, try, func(err error, wait time.Duration) {
+	return storage.WhileAway(ctx, clock.System{}, try, func(err error, wait time.Duration) {
 		log.Warn(backend.NoNode(cluster, wait), "err", err)
 	})
 }

@@ -380,22 +380,9 @@ func (m *Migration) pieces(some []series) [][]series {
 	return out
 }
 
-// The waits between attempts while a cluster is away.
-const (
-	firstWait = time.Second
-	lastWait  = 30 * time.Second
-)
-
 // whileAway retries until the clusters answer. try must be repeatable.
 func (m *Migration) whileAway(ctx context.Context, try func() error) error {
-	for wait := firstWait; ; wait = min(2*wait, lastWait) {
-		err := try()
-		if err == nil || !storage.IsAway(err) || ctx.Err() != nil {
-			return err
-		}
+	return storage.WhileAway(ctx, m.clk, func(context.Context) error { return try() }, func(err error, wait time.Duration) {
 		m.opts.Logger.Warn("a cluster is unavailable; retrying", "in", wait, "err", err)
-		if err := m.clk.Sleep(ctx, wait); err != nil {
-			return err
-		}
-	}
+	})
 }

@@ -1,11 +1,10 @@
-package backend
+package storage
 
 import (
 	"context"
 	"time"
 
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/storage"
 )
 
 // The waits between attempts to reach a store that is away.
@@ -14,12 +13,12 @@ const (
 	lastWait  = 30 * time.Second
 )
 
-// WhileAway calls try until the store answers. Any error for which storage.IsAway is false ends it.
+// WhileAway calls try, which must be repeatable, until the store answers. Any error for which IsAway is false ends it.
 // tell receives each failed attempt, and the wait until the next.
 func WhileAway(ctx context.Context, clk clock.Clock, try func(context.Context) error, tell func(err error, wait time.Duration)) error {
 	for wait := firstWait; ; wait = min(2*wait, lastWait) {
 		err := try(ctx)
-		if err == nil || !storage.IsAway(err) || ctx.Err() != nil {
+		if err == nil || !IsAway(err) || ctx.Err() != nil {
 			return err
 		}
 		tell(err, wait)
