@@ -121,10 +121,12 @@ func TestFaults(t *testing.T) {
 		process.Eventually(t, "everything", func() error { return s.Oracle.Check(at.Load()) })
 	}
 	everything()
-	// A clock that is far ahead removes nothing.
-	heal := off(farOff)
-	at.Load().Wrote(`start once with --accept-clock`)
-	heal()
+	// A clock that is far ahead is refused, so the process is not ready, and removes nothing.
+	at.Load().Stop()
+	far := d.serveAt(t, farOff, args...)
+	far.Wrote(`start once with --accept-clock`)
+	far.Stop()
+	serve()
 	report.Faults["restarted with a clock nine days ahead"]++
 	everything()
 	at.Load().Stop()
