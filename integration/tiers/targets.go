@@ -44,7 +44,7 @@ const (
 
 // servers are the packages whose tests start servers, or build programs again and again. They run in parts of their own.
 var servers = []string{
-	"./integration", "./integration/breaks", "./integration/cassandratest", "./integration/cluster", "./integration/gate",
+	"./integration", "./integration/breaks", "./integration/cluster", "./integration/gate",
 	"./integration/migrate", "./integration/programs", "./integration/stores",
 }
 
@@ -133,8 +133,8 @@ var tierTwo = []target{
 		}},
 	}},
 	{"stores", "Cassandra's own time and tombstones; behaviours and histories over it", []part{
-		{Name: "stores", Shows: "the store and the tests' server", Needs: []need{processes}, Runs: []goRun{
-			{Packages: []string{"./integration/cassandratest", "./internal/storage/cassandra", "./integration/stores"}, Serial: true, Timeout: "90m"},
+		{Name: "stores", Shows: "the store over real nodes", Needs: []need{processes}, Runs: []goRun{
+			{Packages: []string{"./internal/storage/cassandra", "./integration/stores"}, Serial: true, Timeout: "90m"},
 		}},
 	}},
 	{"serve", "the programs on one machine: kills, full disks, wrong clocks, strangers, imports, Grafana", []part{
