@@ -30,7 +30,7 @@ func start(t *testing.T, args ...string) *process.Process {
 }
 
 // seconds is a ladder on which a day takes four seconds.
-var seconds = []string{"--rollups", "1s,2s,4s", "--aggregation-delay", "300ms", "--late-grace", "100ms", "--group-commit", "5ms"}
+var seconds = []string{"--rollups", "1s,2s,4s", "--aggregation-delay", "300ms", "--late-grace", "100ms"}
 
 // serve starts a server on a port of its own and waits until it is ready.
 func serve(t *testing.T, dir string, args ...string) *process.Process {

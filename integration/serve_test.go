@@ -159,8 +159,6 @@ func TestRefusals(t *testing.T) {
 	}{
 		{"directory in use", serveArgs(filepath.Join(dir, "running")), 1, []string{filepath.Join(dir, "running"), "is in use by another process"}},
 		{"another ladder", serveArgs(made, "--rollups", "1h,6h,24h"), 1, []string{made, "roll-ups 1s,2s,4s", "not the requested 1h,6h,24h"}},
-		{"another group size", serveArgs(made, append(slices.Clone(seconds), "--group-size", "64")...), 1, []string{"group size of 128", "not the requested 64"}},
-		{"other partitions", serveArgs(made, append(slices.Clone(seconds), "--index-partitions", "4")...), 1, []string{"index partitions 16", "not the requested 4"}},
 		{"port taken", []string{"serve", "--listen", strings.TrimPrefix(running.URL, "http://"), "--data-dir", filepath.Join(dir, "new")}, 1, []string{"cannot listen on --listen 127.0.0.1:", "address already in use"}},
 		{"directory is a file", serveArgs(file), 1, []string{file}},
 		{"directory below a file", serveArgs(filepath.Join(file, "sub")), 1, []string{file, "not a directory"}},

@@ -152,11 +152,7 @@ func peers(ctx context.Context, opts options) ([]peer, error) {
 		{
 			name: "Quern", ready: "/-/ready", writePath: "/api/v1/write", influxPath: "/write",
 			args: func(dir, address string) []string {
-				args := []string{"serve", "--data-dir", dir, "--listen", address, "--host-metrics=false"}
-				if opts.cpu != "" {
-					args = append(args, "--pprof")
-				}
-				return args
+				return []string{"serve", "--data-dir", dir, "--listen", address, "--host-metrics=false"}
 			},
 		},
 		{

@@ -31,7 +31,7 @@ func documentedCommands() []documented {
 		for _, c := range commands {
 			name := prefix + " " + c.Name
 			if len(c.Flags) > 0 {
-				out = append(out, documented{strings.TrimSpace(name + " " + c.ArgsUsage), c.Usage, visible(c.Flags)})
+				out = append(out, documented{strings.TrimSpace(name + " " + c.ArgsUsage), c.Usage, c.Flags})
 			}
 			walk(name, c.Subcommands)
 		}
@@ -40,17 +40,9 @@ func documentedCommands() []documented {
 	// These two are programs of their own.
 	return slices.Insert(
 		out, 1,
-		documented{"ingest", "accept measurement reports and answer queries over Cassandra", visible(config.IngestFlags())},
+		documented{"ingest", "accept measurement reports and answer queries over Cassandra", config.IngestFlags()},
 		documented{"aggregator", "grind reports into roll-ups over Cassandra", config.AggregatorFlags()},
 	)
-}
-
-// visible returns the flags that help lists.
-func visible(all []cli.Flag) []cli.Flag {
-	return slices.DeleteFunc(slices.Clone(all), func(f cli.Flag) bool {
-		v, ok := f.(cli.VisibleFlag)
-		return ok && !v.IsVisible()
-	})
 }
 
 // row is a flag as the page shows it. Flags of several commands are one row if they are equal.

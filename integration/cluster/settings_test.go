@@ -33,14 +33,14 @@ func TestSettings(t *testing.T) {
 	}
 	assert.Contains(t, shown(), "set by the first process that opens the store")
 
-	first := pl.ingest(t, append(slices.Clone(aliveFor), "--worker-id", "first", "--late-grace", "1s", "--aggregation-delay", "2s", "--retention", "raw=2d")...)
+	first := pl.ingest(t, append(slices.Clone(aliveFor), "--late-grace", "1s", "--aggregation-delay", "2s", "--retention", "raw=2d")...)
 	first.Ready()
 	assert.Regexp(t, `(?m)^--late-grace +1s *$`, shown())
 	assert.Regexp(t, `(?m)^--retention +raw=2d,4s=90d,8s=90d,16s=90d *$`, shown())
 
 	// Settings that are not given come from the store. A different setting is refused with both
 	// values.
-	second := pl.aggregator(t, append(slices.Clone(aliveFor), "--worker-id", "second")...)
+	second := pl.aggregator(t, aliveFor...)
 	second.Ready()
 	for flag, c := range map[string]struct{ has, asked, set string }{
 		"late-grace":        {"1s", "500ms", "500ms"},
@@ -58,7 +58,7 @@ func TestSettings(t *testing.T) {
 	change := []string{"set", "--late-grace", "500ms", "--retention", "raw=5d"}
 	p := settings(change...)
 	require.Equal(t, 1, p.ExitCode())
-	assert.Regexp(t, `these processes are running: first on host \S+, last heartbeat at \S+; second on host .*: stop them first`, p.Stderr.String())
+	assert.Regexp(t, `these processes are running: \S+ on host \S+, last heartbeat at \S+; \S+ on host .*: stop them first`, p.Stderr.String())
 	assert.Regexp(t, `(?m)^--late-grace +1s *$`, shown())
 	second.Stop()
 	first.Stop()

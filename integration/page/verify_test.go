@@ -44,7 +44,7 @@ func falsify(t *testing.T, dir string) {
 // TestVerify: a row that is wrong is found from the page, and repaired from there.
 func TestVerify(t *testing.T) {
 	dir := t.TempDir()
-	flags := []string{"--data-dir", dir, "--rollups", "1s,2s,4s", "--aggregation-delay", "300ms", "--late-grace", "100ms", "--group-commit", "5ms"}
+	flags := []string{"--data-dir", dir, "--rollups", "1s,2s,4s", "--aggregation-delay", "300ms", "--late-grace", "100ms"}
 	server := serve(t, flags...)
 	var samples []process.Sample
 	begun := time.Now().UnixMilli() - 10_000

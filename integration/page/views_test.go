@@ -171,20 +171,6 @@ func TestGrinding(t *testing.T) {
 	p.See(".lane:first-child", "")
 	p.Wait(`document.querySelector(".slot-late")`)
 	p.Shot("grinding-late")
-
-	t.Run("turned off", func(t *testing.T) {
-		own := serve(t, "--enable-reaggregate=false")
-		p := open(t, own.URL)
-		p.Expect("403 (Forbidden)")
-		p.Go("/grinding")
-		p.See(".tiles", "Workers")
-		p.Press("Compute rows again…")
-		p.Do(chromedp.Focus(chromedp.CSS("dialog input[name=match]")))
-		p.Keys("m")
-		p.Enter()
-		p.Click("dialog .primary")
-		p.See("dialog [role=alert]", "turned off")
-	})
 }
 
 // TestMetrics: what is stored, and who sends it.

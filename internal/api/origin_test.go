@@ -15,7 +15,6 @@ import (
 	"github.com/quern/quern/internal/api/apitest"
 	"github.com/quern/quern/internal/api/reading"
 	"github.com/quern/quern/internal/protocol/collectd"
-	"github.com/quern/quern/internal/protocol/push"
 	"github.com/quern/quern/internal/protocol/remotewrite"
 	"github.com/quern/quern/internal/protocol/respond"
 	"github.com/quern/quern/internal/wire"
@@ -179,19 +178,4 @@ func TestHosts(t *testing.T) {
 	w := ask(t, s, "POST", "http://evil.example:9095"+wire.ImportPath, erasing, "Origin", "http://evil.example:9095", "Sec-Fetch-Site", "same-origin")
 	require.Equal(t, 421, w.Code)
 	require.Zero(t, b.Calls)
-}
-
-// TestSwitchedOff: an endpoint that a flag turns off says so.
-func TestSwitchedOff(t *testing.T) {
-	s := apitest.ReportServer(t, &apitest.Appender{}, push.Limits{})
-	w := ask(t, s, "POST", here+wire.ImportPath, erasing)
-	require.Equal(t, 403, w.Code)
-	require.Contains(t, w.Body.String(), "--enable-import")
-
-	s = apitest.Server(t, func(o *api.Options) {
-		o.Extra = []api.Registrar{reading.NewOperate(reading.OperateOptions{Clock: o.Clock})}
-	})
-	w = ask(t, s, "POST", here+wire.ReaggregatePath, "match[]=x")
-	require.Equal(t, 403, w.Code)
-	require.Contains(t, w.Body.String(), "--enable-reaggregate")
 }

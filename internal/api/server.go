@@ -91,7 +91,7 @@ type Options struct {
 	// Appender ingests what the endpoints for pushed data decode. Without one there are no such
 	// endpoints.
 	Appender push.Appender
-	// BackFiller ingests the history of POST /api/v1/import. Without one, imports are refused.
+	// BackFiller ingests the history of POST /api/v1/import. Required with an Appender.
 	BackFiller importer.BackFiller
 	// Annotations are those beside the series. Without them, and without an Appender, there are no endpoints for them.
 	Annotations *annotation.Book
@@ -169,7 +169,7 @@ func (o *Options) EnsureDefaults() {
 	if o.MaxBodyBytes == 0 {
 		o.MaxBodyBytes = 1 << 20
 	}
-	o.Stall = cmp.Or(o.Stall, 30*time.Second)
+	o.Stall = cmp.Or(o.Stall, defaultStall)
 	if o.Door == nil {
 		o.Door = open{}
 	}
@@ -288,14 +288,10 @@ func New(opts Options) (*Server, error) {
 		}
 		lost = in.Unkept
 		take(reports.New(in), wire.ReportsPath)
-		if opts.BackFiller != nil {
-			routes.Handle(access.Admin, route.Refused, "POST "+wire.ImportPath, importer.New(in, importer.Options{
-				To: opts.BackFiller, Annotations: opts.Annotations, Budget: opts.Imports, Clock: opts.Clock, Turns: opts.Turns.Queries,
-			}))
-			s.bounded["POST "+wire.ImportPath] = true
-		} else {
-			routes.Handle(access.Admin, route.Refused, "POST "+wire.ImportPath, respond.SwitchedOff("enable-import"))
-		}
+		routes.Handle(access.Admin, route.Refused, "POST "+wire.ImportPath, importer.New(in, importer.Options{
+			To: opts.BackFiller, Annotations: opts.Annotations, Budget: opts.Imports, Clock: opts.Clock, Turns: opts.Turns.Queries,
+		}))
+		s.bounded["POST "+wire.ImportPath] = true
 		take(collectd.New(in), collectd.Path)
 		if err := influx.Register(in, influx.Options{
 			BucketLabel: opts.InfluxBucketLabel,
@@ -399,7 +395,10 @@ const (
 	receiveBytes = 64 << 10
 )
 
-// Serving configures an HTTP server. All is required.
+// defaultStall is the time in which a client must send, or read, 64 KiB.
+const defaultStall = 30 * time.Second
+
+// Serving configures an HTTP server. All but Stall is required.
 type Serving struct {
 	Clock  clock.Clock
 	Logger *slog.Logger
@@ -413,6 +412,7 @@ type Serving struct {
 // NewHTTPServer returns an http.Server for a handler, with timeouts and limits that a slow or
 // hostile client cannot evade. The caller adds a listener and shuts the server down.
 func NewHTTPServer(h http.Handler, with Serving) *http.Server {
+	with.Stall = cmp.Or(with.Stall, defaultStall)
 	requests := admission.NewRequests(with.Requests, with.Clients, http.HandlerFunc(refuseRequest))
 	return &http.Server{
 		Handler:           demandProgress(requests.Limit(h), with.Clock, with.Stall),

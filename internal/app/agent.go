@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/quern/quern/internal/agent"
 	"github.com/quern/quern/internal/agent/hostmetrics"
@@ -37,12 +38,15 @@ func Agent(ctx context.Context, cfg config.Agent, _, stderr io.Writer) error {
 	return err
 }
 
+// hostMetricsInterval is the time between two collections of the host's metrics.
+const hostMetricsInterval = 10 * time.Second
+
 // hostMetrics runs the agent inside the server's process.
 func (s *server) hostMetrics(ctx context.Context) {
 	a, err := agent.New(agent.Parts{
 		Collector: hostmetrics.New(), Sender: &localSender{ingest: s.engine.Ingest}, Clock: s.clk, Logger: s.log,
 	}, agent.Options{
-		Source: orHostName(s.cfg.Source), Interval: s.cfg.HostMetricsInterval,
+		Source: orHostName(s.cfg.Source), Interval: hostMetricsInterval,
 	})
 	if err == nil {
 		err = a.Run(ctx)

@@ -36,7 +36,7 @@ func newBoundServer(t *testing.T, set func(s *server)) *boundServer {
 	t.Helper()
 	s, _ := lockedServer(t, servesTLS)
 	s.keepDocuments(accesstest.NewMemory())
-	s.cfg.Pprof, s.cfg.EnableAdminAPI = true, true
+	s.cfg.EnableAdminAPI = true
 	if set != nil {
 		set(s)
 	}

@@ -259,7 +259,7 @@ func TestBuiltInHaveData(t *testing.T) {
 		require.Contains(t, hostNames, m.Metric, "the table above must have what the agent sends")
 	}
 	s := testServer(t)
-	s.cfg.Demo, s.cfg.MaxPendingSamples = true, 1<<20
+	s.cfg.Demo = true
 	ctx, cancel := context.WithCancel(t.Context())
 	addr, end := serving(ctx, t, s)
 	g, err := demo.New(demo.Options{Sources: 20})

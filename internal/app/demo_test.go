@@ -22,7 +22,7 @@ func TestDemoResumes(t *testing.T) {
 	end := time.Date(2026, 11, 22, 10, 20, 30, 0, time.UTC)
 	opts := demo.Options{Sources: 4}
 	cfg := config.Config{
-		Store: config.Pebble, DataDir: t.TempDir(), MaxPendingSamples: 1 << 20,
+		Store: config.Pebble, DataDir: t.TempDir(),
 		Made: config.Made{Ladder: metric.DefaultLadder(), BlockSize: 128, GroupSize: 128, IndexPartitions: 4},
 	}
 	log := slog.New(slog.DiscardHandler)

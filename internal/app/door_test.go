@@ -117,7 +117,7 @@ func call(t *testing.T, client *http.Client, method, url, body string, user ...s
 func TestRolesOfClients(t *testing.T) {
 	s, trusted := lockedServer(t, servesTLS)
 	s.keepDocuments(accesstest.NewMemory())
-	s.cfg.Pprof, s.cfg.EnableAdminAPI = true, true
+	s.cfg.EnableAdminAPI = true
 	ctx, cancel := context.WithCancel(t.Context())
 	addr, end := serving(ctx, t, s)
 	addr = strings.Replace(addr, "http://", "https://", 1)
@@ -337,7 +337,7 @@ func (elsewhere) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1
 func TestNamesOfOthers(t *testing.T) {
 	for _, allowed := range [][]string{nil, {"quern.example"}} {
 		s := testServer(t)
-		s.cfg.Insecure, s.cfg.Pprof, s.cfg.AllowedHosts = true, true, allowed
+		s.cfg.Insecure, s.cfg.AllowedHosts = true, allowed
 		l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())

@@ -3,7 +3,6 @@
 package app
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -79,7 +78,7 @@ func (s *setup) newEngine(ctx context.Context, st storage.Store) (*process, erro
 	opts := engine.Options{
 		Store: st, Clock: s.clk, Policy: p.policy,
 		Worker: storage.Worker{
-			ID: cmp.Or(s.cfg.WorkerID, backend.WorkerName()), Host: hostName(), StartedMs: clock.NowMs(s.clk), Aggregates: s.roles.aggregate,
+			ID: backend.WorkerName(), Host: hostName(), StartedMs: clock.NowMs(s.clk), Aggregates: s.roles.aggregate,
 		},
 		Timeout: s.cfg.HeartbeatTimeout,
 	}
@@ -98,7 +97,7 @@ func (s *setup) newEngine(ctx context.Context, st storage.Store) (*process, erro
 		opts.Late = &late.Options{Shared: s.shared(), Beside: p.beside.run}
 	}
 	if s.roles.aggregate {
-		opts.Rollup = &rollup.Options{Pack: true, RepackRate: s.cfg.RepackRate, Logger: component(s.log, "aggregator"), Metrics: s.metrics}
+		opts.Rollup = &rollup.Options{Pack: true, RepackRate: repackRate, Logger: component(s.log, "aggregator"), Metrics: s.metrics}
 		if s.shared() {
 			opts.Rollup.Parallel = blocksInFlight
 		}
@@ -106,6 +105,13 @@ func (s *setup) newEngine(ctx context.Context, st storage.Store) (*process, erro
 	p.Engine = engine.New(opts)
 	return p, nil
 }
+
+// repackRate is how many bytes a second of raw chunks are read and written to pack those of earlier slices.
+const repackRate = 4 << 20
+
+// sharedWindow is how long a report over a shared store waits for others to share its commit. It bounds the rows of a
+// partition of raw_metrics; see schema/README.md.
+const sharedWindow = 100 * time.Millisecond
 
 // blocksInFlight is the number of blocks ground at once if each waits for a network rather than for
 // a processor.
@@ -121,22 +127,18 @@ func (s *setup) startIngest(ctx context.Context, p *process, unfit func() error)
 		Outstanding: p.Recovery.Outstanding, FutureLimit: p.policy.FutureLimit, Late: p.Late, Sightings: p.seen, Beside: p.beside.run, Metrics: s.metrics,
 		MaxSamples: s.cfg.Query.MaxSamples,
 	})
-	leaseAge := time.Duration(0)
+	var leaseAge, window time.Duration
 	if s.shared() {
-		leaseAge = registry.LeaseAge
+		leaseAge, window = registry.LeaseAge, sharedWindow
 	}
-	maxBytes := s.cfg.MaxSeriesBytes
-	if maxBytes == config.HalfOfMemory {
-		maxBytes = s.memoryLimit / 2
-	}
+	maxBytes := s.memoryLimit / 2
 	p.Start(ctx, registry.Options{
 		MaxSeries: s.cfg.MaxSeries, MaxSeriesPerSource: s.cfg.MaxSeriesPerSource, OnNew: p.index.Add,
 		MaxBytes: maxBytes, Memory: p.index,
 		Gone: p.reader.Gone, LeaseAge: leaseAge,
 		Beside: p.beside.run,
 	}, ingest.Options{
-		Window: s.cfg.GroupCommit, MaxPending: s.cfg.MaxPendingSamples,
-		OnSamples: p.seen.Saw, Unfit: unfit, Within: p.index.Within,
+		Window: window, OnSamples: p.seen.Saw, Unfit: unfit, Within: p.index.Within,
 		Logger: component(s.log, "ingest"), Metrics: s.metrics,
 	})
 	s.countSeries(p.index, p.Registry, maxBytes)
@@ -151,7 +153,7 @@ func (s *setup) countSeries(index *query.Index, reg *registry.Registry, maxBytes
 	gauge("quern_registry_series_gone", "Series without any data left when --max-series was last reached; they do not count against it.", reg.Gone)
 	gauge("quern_registry_series_limit", "Maximum number of series in the store (--max-series); 0 is no limit.", func() int { return s.cfg.MaxSeries })
 	gauge("quern_registry_series_bytes", "Estimated memory for the labels of all series, including those without any data left, and for their sources.", func() int { return int(reg.Bytes()) })
-	gauge("quern_registry_series_bytes_limit", "Maximum memory for the labels of all series (--max-series-bytes); 0 is no limit.", func() int { return int(maxBytes) })
+	gauge("quern_registry_series_bytes_limit", "Maximum memory for the labels of all series (half of the memory limit); 0 is no limit.", func() int { return int(maxBytes) })
 }
 
 // finish waits for the work beside requests, and makes durable what ingest and the catalog have

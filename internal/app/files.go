@@ -8,6 +8,8 @@ import (
 )
 
 const (
+	// maxConnections is how many HTTP connections may be open.
+	maxConnections = 8192
 	// otherFiles is how many files and connections the process may need besides those of clients and of an embedded store:
 	// logs, listeners, a refused connection, a backup, and the connections to the nodes of a cluster.
 	otherFiles = 192
@@ -48,13 +50,13 @@ func connectionsFor(files uint64, maxHTTP int, embedded, lines bool) (connection
 // limitConnections decides how many connections may be open, and says so if they are fewer than the settings allow.
 func (s *server) limitConnections() error {
 	files, lines := s.mayOpen(), s.lines != nil
-	got, err := connectionsFor(files, s.cfg.MaxConnections, !s.shared(), lines)
+	got, err := connectionsFor(files, maxConnections, !s.shared(), lines)
 	if err != nil {
 		return err
 	}
-	if want, _ := connectionsFor(0, s.cfg.MaxConnections, !s.shared(), lines); got != want {
+	if want, _ := connectionsFor(0, maxConnections, !s.shared(), lines); got != want {
 		s.log.Warn("this process may open too few files for all connections that it could accept: raise its limit of open "+
-			"files, as by LimitNOFILE= in a unit of systemd, or by ulimit -n, or lower --max-connections",
+			"files, as by LimitNOFILE= in a unit of systemd, or by ulimit -n",
 			"files", files, "http_connections", got.http, "max_connections", want.http,
 			"graphite_connections", got.graphite, "max_graphite_connections", want.graphite)
 	}

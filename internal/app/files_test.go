@@ -65,7 +65,7 @@ func TestFewFiles(t *testing.T) {
 	cancel()
 	require.NoError(t, <-end)
 	require.Contains(t, said.String(), "raise its limit of open files")
-	require.Contains(t, said.String(), "http_connections=16 max_connections=100")
+	require.Contains(t, said.String(), "http_connections=16 max_connections=8192")
 
 	s = testServer(t)
 	s.mayOpen = func() uint64 { return 256 }

@@ -12,22 +12,18 @@ import (
 
 // operate returns the endpoints for the operators of the store.
 func (s *setup) operate(e *process, turns reading.Turns) api.Registrar {
-	var again *reaggregate.Reaggregator
-	if s.cfg.EnableReaggregate {
-		again = s.reaggregator(e)
-	}
 	return reading.NewOperate(reading.OperateOptions{
 		Explainer: explain.New(explain.Parts{
 			Store: e.Store, Index: e.index, Cache: e.Cache, Recovery: e.Recovery, Clock: s.clk,
 		}, s.cfg.Query.MaxSamples),
-		Reaggregator: again, TakeBack: s.cfg.EnableAdminAPI, Clock: s.clk, Turns: turns,
+		Reaggregator: s.reaggregator(e), TakeBack: s.cfg.EnableAdminAPI, Clock: s.clk, Turns: turns,
 	})
 }
 
 // verify returns the endpoint that compares rows with their samples.
 func (s *setup) verify(turns *admission.Turns) api.Registrar {
 	return reading.NewVerify(reading.VerifyOptions{
-		MaxBytes: s.cfg.Query.MaxSamples * query.SampleBytes, Repair: s.cfg.EnableReaggregate, TakeBack: s.cfg.EnableAdminAPI,
+		MaxBytes: s.cfg.Query.MaxSamples * query.SampleBytes, TakeBack: s.cfg.EnableAdminAPI,
 		Clock: s.clk, Turns: turns, Logger: component(s.log, "http"),
 	})
 }

@@ -127,7 +127,7 @@ var rows = map[string]row{
 func TestRoutes(t *testing.T) {
 	s := testServer(t)
 	s.keepDocuments(accesstest.NewMemory())
-	s.cfg.Pprof, s.cfg.EnableAdminAPI = true, true
+	s.cfg.EnableAdminAPI = true
 	ctx, cancel := context.WithCancel(t.Context())
 	_, end := serving(ctx, t, s)
 	got := make(map[string]row)
@@ -140,7 +140,6 @@ func TestRoutes(t *testing.T) {
 
 	// What an endpoint needs does not depend on the flags that turn it off.
 	closed := testServer(t)
-	closed.cfg.EnableImport, closed.cfg.EnableReaggregate = false, false
 	ctx, cancel = context.WithCancel(t.Context())
 	_, end = serving(ctx, t, closed)
 	for _, r := range closed.http.Routes() {
@@ -155,7 +154,7 @@ func TestRoutes(t *testing.T) {
 func TestAnswersOfRoutes(t *testing.T) {
 	s := testServer(t)
 	s.keepDocuments(accesstest.NewMemory())
-	s.cfg.Pprof, s.cfg.EnableAdminAPI = true, true
+	s.cfg.EnableAdminAPI = true
 	ctx, cancel := context.WithCancel(t.Context())
 	addr, end := serving(ctx, t, s)
 	client := &http.Client{Transport: &http.Transport{DisableCompression: true}}

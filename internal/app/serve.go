@@ -43,6 +43,8 @@ const drainTime = 10 * time.Second
 const patience = 3 * time.Second
 
 const (
+	// exportTurns is how many exports and row reads are answered at once.
+	exportTurns = 8
 	// statusTurns is how many statuses are read at once: two, so that one client leaves room for another.
 	statusTurns = 2
 	// verifyTurns is how many verifications run at once. Each keeps one read busy.
@@ -181,7 +183,7 @@ func (s *server) run(stopped context.Context, l net.Listener, started func(addr 
 		return err
 	}
 	web := api.NewHTTPServer(s.guarded(&s.gate), api.Serving{
-		Clock: s.clk, Logger: s.log, Stall: s.cfg.Stall, Clients: s.clients, Requests: s.cfg.MaxConnections,
+		Clock: s.clk, Logger: s.log, Clients: s.clients, Requests: maxConnections,
 	})
 	web.BaseContext = func(net.Listener) context.Context { return hard }
 	var serving sync.WaitGroup
@@ -292,7 +294,6 @@ func (s *server) build(ctx context.Context) error {
 		Sources:     s.engine.policy.SourceLabels,
 		OTLPPromote: s.cfg.OTLPPromote, InfluxBucketLabel: s.cfg.InfluxBucketLabel,
 		Clients: s.clients,
-		Stall:   s.cfg.Stall,
 		Door:    door, Audit: audit,
 		Origins: api.Origins{
 			CheckHost: s.onLoopback || len(s.cfg.AllowedHosts) > 0, Hosts: s.cfg.AllowedHosts, CORS: s.cfg.CORSOrigin,
@@ -304,7 +305,7 @@ func (s *server) build(ctx context.Context) error {
 		return admission.NewTurns(admission.TurnOptions{N: max(n, 1), Name: name, Wait: timeout, Clients: s.clients, Metrics: s.metrics})
 	}
 	turns := reading.Turns{
-		Queries: turnsAt("queries", s.cfg.Query.Concurrency), Exports: turnsAt("exports", s.cfg.Query.Exports), Status: turnsAt("status", statusTurns),
+		Queries: turnsAt("queries", s.cfg.Query.Concurrency), Exports: turnsAt("exports", exportTurns), Status: turnsAt("status", statusTurns),
 
 		QueryTimeout: timeout,
 	}
@@ -314,9 +315,7 @@ func (s *server) build(ctx context.Context) error {
 		reader := s.engine.reader
 		opts.Annotations = annotation.New(s.engine.Store, s.clk, s.cfg.AnnotationRetention)
 		opts.Appender = s.engine.Ingest
-		if s.cfg.EnableImport {
-			opts.BackFiller = s.engine.Ingest
-		}
+		opts.BackFiller = s.engine.Ingest
 		if s.lines != nil {
 			s.graphite = graphite.New(ctx, opts.Appender, s.clk, graphite.Options{
 				Sources: s.engine.policy.SourceLabels, Logger: component(s.log, "graphite"), Metrics: s.metrics,
@@ -330,10 +329,7 @@ func (s *server) build(ctx context.Context) error {
 		}
 		opts.Extra = []api.Registrar{boards, groups.New(group.NewLibrary(s.engine.Store, s.clk)), reading.New(reader, opts.Annotations, s.clk, turns), s.operate(s.engine, turns), s.verify(turnsAt("verifications", verifyTurns)), s.catalog(s.engine, turns), s.prometheusAPI(reader, turns)}
 	}
-	opts.Extra = append(opts.Extra, api.NewLogin(door, audit), api.NewTokens(s.tokens))
-	if s.cfg.Pprof {
-		opts.Extra = append(opts.Extra, profiles{})
-	}
+	opts.Extra = append(opts.Extra, api.NewLogin(door, audit), api.NewTokens(s.tokens), profiles{})
 	var err error
 	if s.http, err = api.New(opts); err != nil {
 		return err

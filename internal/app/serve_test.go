@@ -31,10 +31,8 @@ func testConfig(t testing.TB) config.Config {
 	t.Helper()
 	return config.Config{
 		Store: config.Pebble, DataDir: t.TempDir(), Listen: "127.0.0.1:0",
-		GroupCommit: time.Millisecond, MaxPendingSamples: 1000, MaxBodyBytes: 1 << 20,
-		Stall: 30 * time.Second, MaxConnections: 100, EnableImport: true, EnableReaggregate: true,
-		Query:               config.Query{Timeout: time.Minute, Concurrency: 4, Exports: 2},
-		HostMetricsInterval: time.Minute, Log: config.Log{LogFormat: "text"},
+		MaxBodyBytes: 1 << 20, Query: config.Query{Timeout: time.Minute, Concurrency: 4},
+		Log: config.Log{LogFormat: "text"},
 	}
 }
 
@@ -148,30 +146,6 @@ func (h onMessage) Handle(_ context.Context, r slog.Record) error {
 		h.do()
 	}
 	return nil
-}
-
-// TestMemoryOfSeries: a series whose labels do not fit is refused by itself, and the reply says so.
-func TestMemoryOfSeries(t *testing.T) {
-	s := testServer(t)
-	s.cfg.MaxSeriesBytes = 20_000
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	addr, end := serving(ctx, t, s)
-	long := strings.Repeat("x", 4000)
-	body := fmt.Sprintf(`{"source":"a","measurements":[{"metric":"small","value":1},`+
-		`{"metric":"large","labels":{"a":"%[1]s1","b":"%[1]s2","c":"%[1]s3","d":"%[1]s4","e":"%[1]s5"},"value":2},{"metric":"other","value":3}]}`, long)
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, addr+"/api/v1/reports", strings.NewReader(body))
-	require.NoError(t, err)
-	resp, err := http.DefaultClient.Do(req)
-	require.NoError(t, err)
-	reply, err := io.ReadAll(resp.Body)
-	require.NoError(t, err)
-	require.NoError(t, resp.Body.Close())
-	require.JSONEq(t, `{"accepted":2,"rejected":[{"index":1,"reason":"limit_exceeded",`+
-		`"message":"1 new series refused: all series may take no more than 20000 bytes of memory"}]}`, string(reply))
-	http.DefaultClient.CloseIdleConnections()
-	cancel()
-	require.NoError(t, <-end)
 }
 
 // TestDrainEnds: a request that does not end, whatever it is told, keeps the process no longer than it promises. The

@@ -21,9 +21,7 @@ type Cluster struct {
 
 	TLS           bool
 	CA, Cert, Key string // files
-	SkipVerify    bool
 	Timeout       time.Duration
-	MaxInFlight   int
 	Direct        bool // connects only to Hosts
 }
 
@@ -60,9 +58,7 @@ func (p *parser) cluster() Cluster {
 		CA:          p.c.String("cassandra-ca"),
 		Cert:        p.c.String("cassandra-cert"),
 		Key:         p.c.String("cassandra-key"),
-		SkipVerify:  p.c.Bool("cassandra-tls-skip-verify"),
 		Timeout:     p.positive("cassandra-timeout"),
-		MaxInFlight: p.within("cassandra-max-in-flight", 1, 1<<15),
 		Direct:      p.c.Bool("cassandra-direct"),
 	}
 	if (cl.Cert == "") != (cl.Key == "") {
@@ -93,22 +89,18 @@ func (p *parser) hosts(flag string) []string {
 }
 
 func (p *parser) password() Secret {
-	password, file := p.c.String("cassandra-password"), p.c.String("cassandra-password-file")
-	switch {
-	case file == "":
-	case password != "":
-		p.fail("cassandra-password-file", "conflicts with --cassandra-password: give only one of them")
-	default:
-		text, err := os.ReadFile(file)
-		if err != nil {
-			p.fail("cassandra-password-file", "%s", err)
-		}
-		password = strings.TrimRight(string(text), "\r\n")
+	file := p.c.String("cassandra-password-file")
+	if file == "" {
+		return ""
 	}
-	if password != "" && p.c.String("cassandra-username") == "" {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		p.fail("cassandra-password-file", "%s", err)
+	}
+	if p.c.String("cassandra-username") == "" {
 		p.add(errors.New("--cassandra-username: must not be empty when a password is given"))
 	}
-	return Secret(password)
+	return Secret(strings.TrimRight(string(text), "\r\n"))
 }
 
 // replication validates --replication, the replication of a new keyspace.

@@ -36,12 +36,6 @@ type Config struct {
 	Dashboards string
 	// Insecure lets the process serve on other addresses than loopback without a web config file.
 	Insecure bool
-	// Pprof enables profiles.
-	Pprof bool
-	// Stall is the maximum time in which a client must send, or read, 64 KiB.
-	Stall time.Duration
-	// MaxConnections is the maximum number of open HTTP connections.
-	MaxConnections int
 	// Proxies are the addresses that stand for many clients.
 	Proxies []netip.Prefix
 	// AllowedHosts are the host names that requests may use. If empty, they depend on Listen.
@@ -51,9 +45,6 @@ type Config struct {
 	// DrainDelay is the minimum time for which a process that ends still answers before it closes
 	// its port.
 	DrainDelay time.Duration
-	// WorkerID names the process among those that share the store. If empty, the process gets a
-	// unique name.
-	WorkerID string
 	// HeartbeatTimeout is how long the process may be silent before others take its shards.
 	HeartbeatTimeout time.Duration
 
@@ -62,16 +53,10 @@ type Config struct {
 	Made
 	Policy
 
-	// RepackRate is how many bytes a second of raw chunks are packed in the background, 0 for none.
-	RepackRate int
-
 	// AnnotationRetention is how long an annotation is kept after it was last written; 0 is for ever.
 	AnnotationRetention time.Duration
-	// EnableAdminAPI lets clients delete, and take rows back,
-	// EnableImport fill in history, EnableReaggregate have rows computed again.
-	EnableAdminAPI    bool
-	EnableImport      bool
-	EnableReaggregate bool
+	// EnableAdminAPI lets clients delete, and take rows back.
+	EnableAdminAPI bool
 
 	// GraphiteListen is the address for Graphite's plaintext protocol, empty for none.
 	GraphiteListen string
@@ -80,25 +65,21 @@ type Config struct {
 	// InfluxBucketLabel is the label that holds the bucket of line protocol, empty for none.
 	InfluxBucketLabel string
 
-	GroupCommit        time.Duration
-	MaxPendingSamples  int
 	MaxSeries          int
 	MaxSeriesPerSource int
-	// MaxSeriesBytes is the memory that series may take, 0 for any, HalfOfMemory for the default.
-	MaxSeriesBytes int64
-	MaxBodyBytes   int64
+	MaxBodyBytes       int64
 
 	Query Query
 
-	HostMetrics         bool
-	HostMetricsInterval time.Duration
-	Source              string
-	Demo                bool
+	HostMetrics bool
+	Source      string
+	Demo        bool
 
 	Log
 }
 
-// Made holds what a store is made with. All but the block size is fixed then.
+// Made holds what a store is made with. All but the block size is fixed then. Only `quern schema apply` has flags for
+// the group size and the index partitions.
 type Made struct {
 	Ladder          metric.Ladder
 	BlockSize       int
@@ -112,8 +93,6 @@ type Query struct {
 	// MaxSamples is the number of samples that a query may hold, 0 for what the memory has room for.
 	MaxSamples  int
 	Concurrency int
-	// Exports is the number of exports and row reads that are answered at once.
-	Exports int
 	// Lookback is the maximum age of the sample that stands for a series at a time.
 	Lookback time.Duration
 }
@@ -137,10 +116,8 @@ func FromServe(c *cli.Context) (Config, error) {
 		}
 		p.process(cfg)
 		cfg.BlockSize = p.made("block-size", 4096)
-		p.runs(cfg)
 		p.ingest(cfg)
 		cfg.HostMetrics = c.Bool("host-metrics")
-		cfg.HostMetricsInterval = p.interval("host-metrics-interval")
 		cfg.Source = c.String("source")
 		if cfg.Demo = c.Bool("demo"); !cfg.Demo {
 			return
@@ -170,7 +147,6 @@ func FromAggregator(c *cli.Context) (Config, error) {
 	return read(c, func(p *parser, cfg *Config) {
 		p.sharedStore(cfg)
 		p.process(cfg)
-		p.runs(cfg)
 	})
 }
 
@@ -192,8 +168,10 @@ type Schema struct {
 func FromSchema(c *cli.Context) (Schema, error) {
 	return read(c, func(p *parser, s *Schema) {
 		s.Cluster = p.cluster()
-		s.Made = p.madeFlags()
-		s.BlockSize = p.made("block-size", 4096)
+		s.Made = Made{
+			Ladder: p.ladder(), BlockSize: p.made("block-size", 4096),
+			GroupSize: p.made("group-size", 4096), IndexPartitions: p.made("index-partitions", 1024),
+		}
 		s.Policy = p.policy()
 		s.Replication = p.replication()
 		s.Log = p.log()
@@ -218,10 +196,6 @@ func (p *parser) process(cfg *Config) {
 		p.add(errors.New("--insecure: conflicts with --web.config.file: give only one of them"))
 	}
 	p.locked(cfg, "listen", cfg.Listen)
-	cfg.WorkerID = p.c.String("worker-id")
-	cfg.Pprof = p.c.Bool("pprof")
-	cfg.Stall = p.positive("stall-timeout")
-	cfg.MaxConnections = p.within("max-connections", 2, 1<<20)
 	cfg.Proxies = p.addresses("proxies")
 	cfg.AllowedHosts = p.list("allowed-hosts")
 	cfg.CORSOrigin = p.expression("cors-origin")
@@ -230,13 +204,18 @@ func (p *parser) process(cfg *Config) {
 		p.fail("heartbeat-timeout", "must be %s or more", metric.FormatSpan(minHeartbeatTimeout))
 	}
 	p.store(cfg)
+	cfg.AnnotationRetention = 5 * year
+	if keep, ok := cfg.Retention["annotations"]; ok {
+		cfg.AnnotationRetention = keep
+		delete(cfg.Retention, "annotations")
+	}
 }
 
 // store reads the flags of every process that opens a store.
 func (p *parser) store(cfg *Config) {
 	cfg.Log = p.log()
 	cfg.Cluster = p.cluster()
-	cfg.Made = p.madeFlags()
+	cfg.Ladder = p.ladder()
 	cfg.Policy = p.policy()
 }
 
@@ -247,12 +226,8 @@ func (p *parser) sharedStore(cfg *Config) {
 	}
 }
 
-// runs reads the flags of every process that grinds.
-func (p *parser) runs(cfg *Config) { cfg.RepackRate = p.within("repack-rate", 0, 1<<40) }
-
 func (p *parser) ingest(cfg *Config) {
 	cfg.SourceLabels = p.sourceLabels()
-	p.refuseGone()
 	if p.c.String("graphite-listen") != "" {
 		cfg.GraphiteListen = p.address("graphite-listen")
 		p.locked(cfg, "graphite-listen", cfg.GraphiteListen)
@@ -262,33 +237,13 @@ func (p *parser) ingest(cfg *Config) {
 	if cfg.InfluxBucketLabel = p.c.String("influx-bucket-label"); cfg.InfluxBucketLabel == "db" {
 		p.fail("influx-bucket-label", "must not be db: that label holds the database")
 	}
-	cfg.AnnotationRetention = p.notNegative("annotation-retention")
 	cfg.EnableAdminAPI = p.c.Bool("enable-admin-api")
-	cfg.EnableImport = p.c.Bool("enable-import")
-	cfg.EnableReaggregate = p.c.Bool("enable-reaggregate")
 	cfg.FutureLimit = p.given("future-limit", positive)
-	switch {
-	case p.c.IsSet("group-commit"):
-		cfg.GroupCommit = p.notNegative("group-commit")
-	case cfg.Store == Cassandra:
-		// The window bounds the rows of a partition of raw_metrics; see schema/README.md.
-		cfg.GroupCommit = 100 * time.Millisecond
-	}
-	cfg.MaxPendingSamples = p.within("max-pending-samples", 1, 1<<30)
 	cfg.MaxSeries = p.within("max-series", 0, 1<<40)
 	cfg.MaxSeriesPerSource = p.within("max-series-per-source", 0, 1<<40)
-	cfg.MaxSeriesBytes = int64(p.within("max-series-bytes", HalfOfMemory, 1<<50))
 	cfg.MaxBodyBytes = int64(p.within("max-body-bytes", 1, 1<<30))
 	cfg.Query = Query{
 		Timeout: p.positive("query-timeout"), MaxSamples: p.within("query-max-samples", 0, 1<<40),
-		Concurrency: p.within("query-concurrency", 1, 1<<20), Exports: p.within("export-concurrency", 1, 1<<20), Lookback: p.interval("query-lookback"),
-	}
-}
-
-func (p *parser) madeFlags() Made {
-	return Made{
-		Ladder:          p.ladder(),
-		GroupSize:       p.made("group-size", 4096),
-		IndexPartitions: p.made("index-partitions", 1024),
+		Concurrency: p.within("query-concurrency", 1, 1<<20), Lookback: p.interval("query-lookback"),
 	}
 }

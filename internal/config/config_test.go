@@ -86,19 +86,19 @@ func TestDefaults(t *testing.T) {
 		Store: "pebble", DataDir: "./quern-data", Listen: "127.0.0.1:9095",
 		Cluster: Cluster{
 			Hosts: []string{"127.0.0.1:9042"}, Keyspace: "quern", Consistency: "LOCAL_QUORUM",
-			Timeout: 5 * time.Second, MaxInFlight: 128,
+			Timeout: 5 * time.Second,
 		},
-		Stall: 30 * time.Second, MaxConnections: 8192, DrainDelay: time.Second,
+		DrainDelay:          time.Second,
 		Proxies:             []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")},
-		AnnotationRetention: 5 * year, EnableImport: true, EnableReaggregate: true,
-		HeartbeatTimeout: 30 * time.Second, RepackRate: 4 << 20,
+		AnnotationRetention: 5 * year,
+		HeartbeatTimeout:    30 * time.Second,
 		OTLPPromote: []string{
 			"host.name", "k8s.cluster.name", "k8s.namespace.name", "k8s.node.name", "k8s.pod.name", "k8s.container.name",
 		},
-		MaxPendingSamples: 2 << 20, MaxSeriesBytes: HalfOfMemory, MaxBodyBytes: 16 << 20,
-		Query:       Query{Timeout: 2 * time.Minute, Concurrency: 20, Exports: 8, Lookback: 5 * time.Minute},
-		HostMetrics: true, HostMetricsInterval: 10 * time.Second,
-		Log: Log{LogLevel: slog.LevelInfo, LogFormat: "text"},
+		MaxBodyBytes: 16 << 20,
+		Query:        Query{Timeout: 2 * time.Minute, Concurrency: 20, Lookback: 5 * time.Minute},
+		HostMetrics:  true,
+		Log:          Log{LogLevel: slog.LevelInfo, LogFormat: "text"},
 	}, cfg)
 
 	a, err := agent(t)
@@ -142,9 +142,6 @@ func TestFlags(t *testing.T) {
 			seen := map[string]bool{}
 			for _, f := range flags {
 				flag := f.Names()[0]
-				if v, ok := f.(cli.VisibleFlag); ok && !v.IsVisible() {
-					continue // it is known only to be refused
-				}
 				assert.False(t, seen[flag], "--%s is there twice", flag)
 				seen[flag] = true
 				assert.Len(t, f.Names(), 1, "--%s: the key in the file has one name", flag)
@@ -190,6 +187,21 @@ func TestRetention(t *testing.T) {
 	}
 }
 
+// TestAnnotationRetention: annotations are no level of the store, so only processes that serve know their retention.
+func TestAnnotationRetention(t *testing.T) {
+	cfg, err := serve(t, "--retention", "annotations=1y,raw=3d")
+	require.NoError(t, err)
+	assert.Equal(t, year, cfg.AnnotationRetention)
+	assert.Equal(t, storage.Retention{3 * day, 90 * day, year, 5 * year}, retention(t, cfg))
+	cfg, err = serve(t, "--retention", "annotations=0")
+	require.NoError(t, err)
+	assert.Zero(t, cfg.AnnotationRetention)
+	set, err := parse(t, SetSettingsFlags(), FromSetSettings, []string{"--retention", "annotations=1y"})
+	require.NoError(t, err)
+	_, err = set.Policy.New(metric.DefaultLadder())
+	assert.ErrorContains(t, err, `no bucket "annotations"`)
+}
+
 // TestRetentionLeast: the minimum that the message names is enough, and less is not.
 func TestRetentionLeast(t *testing.T) {
 	for _, level := range []string{"raw", "1h", "6h"} {
@@ -224,8 +236,6 @@ func TestWrong(t *testing.T) {
 		{[]string{"--block-size", "0"}, `--block-size 0: must be between 1 and 4096`},
 		{[]string{"--block-size", "4097"}, `--block-size 4097: must be between 1 and 4096`},
 		{[]string{"--block-size", "many"}, `invalid value "many" for flag -block-size`},
-		{[]string{"--group-size", "-1"}, `--group-size -1: must be between 1 and 4096`},
-		{[]string{"--index-partitions", "0"}, `--index-partitions 0: must be between 1 and 1024`},
 		{[]string{"--graphite-listen", "2003"}, `--graphite-listen 2003: must be HOST:PORT`},
 		{[]string{"--listen", ":9095"}, `--listen :9095: other machines reach this address, and nobody would have to log in: give --web.config.file`},
 		{[]string{"--listen", "0.0.0.0:9095"}, `--listen 0.0.0.0:9095: other machines reach`},
@@ -234,26 +244,18 @@ func TestWrong(t *testing.T) {
 		{[]string{"--listen", "quern.example:9095"}, `--listen quern.example:9095: other machines reach`},
 		{[]string{"--graphite-listen", ":2003"}, `--graphite-listen :2003: other machines reach`},
 		{[]string{"--insecure", "--web.config.file", "web.yaml"}, `--insecure: conflicts with --web.config.file`},
-		{[]string{"--max-pending-samples", "0"}, `--max-pending-samples 0: must be between 1 and`},
 		{[]string{"--max-series", "-1"}, `--max-series -1: must be between 0 and`},
-		{[]string{"--max-series-bytes", "-2"}, `--max-series-bytes -2: must be between -1 and`},
-		{[]string{"--repack-rate", "-1"}, `--repack-rate -1: must be between 0 and`},
 		{[]string{"--max-body-bytes", "0"}, `--max-body-bytes 0: must be between 1 and`},
 		{[]string{"--query-timeout", "0s"}, `--query-timeout 0s: must be more than 0`},
 		{[]string{"--query-max-samples", "-1"}, `--query-max-samples -1: must be between 0 and`},
 		{[]string{"--query-concurrency", "0"}, `--query-concurrency 0: must be between 1 and`},
-		{[]string{"--export-concurrency", "0"}, `--export-concurrency 0: must be between 1 and`},
-		{[]string{"--stall-timeout", "0"}, `--stall-timeout 0: must be more than 0`},
 		{[]string{"--drain-delay", "-1s"}, `--drain-delay -1s: must not be negative`},
-		{[]string{"--max-connections", "1"}, `--max-connections 1: must be between 2 and`},
 		{[]string{"--proxies", "proxy.example"}, `--proxies proxy.example: must be addresses such as`},
 		{[]string{"--cors-origin", "https://(a"}, "--cors-origin https://(a: error parsing regexp"},
 		{[]string{"--query-lookback", "1us"}, `--query-lookback 1us: must be`},
 		{[]string{"--age-cap", "tomorrow"}, `--age-cap tomorrow: "tomorrow" is not a duration such as`},
 		{[]string{"--age-cap", "0"}, `--age-cap 0: must be more than 0`},
 		{[]string{"--future-limit", "-1m"}, `--future-limit -1m: must be more than 0`},
-		{[]string{"--group-commit", "-1s"}, `--group-commit -1s: must not be negative`},
-		{[]string{"--host-metrics-interval", "100us"}, `--host-metrics-interval 100us: must be whole milliseconds, at least 1ms`},
 		{[]string{"--log-level", "loud"}, `--log-level loud: must be debug, info, warn or error`},
 		{[]string{"--log-format", "xml"}, `--log-format xml: must be text or json`},
 		{[]string{"--rollups", "1h,90m"}, `--rollups: roll-ups "1h,90m": roll-up width 90m: must be a multiple of the one before it, 1h`},
@@ -271,10 +273,6 @@ func TestWrong(t *testing.T) {
 		{[]string{"--source-labels", ""}, `--source-labels : must name at least one label`},
 		{[]string{"--source-labels", "host, rack,host"}, `--source-labels host, rack,host: must not name host twice`},
 		{[]string{"--source-labels", "source"}, `--source-labels source: must not name source: it is no label that may stand for the source`},
-		{[]string{"--prometheus-source", "a"}, `--prometheus-source a: is no option any more: all protocols share the list --source-labels, which is stored with the store`},
-		{[]string{"--influx-source", "a"}, `--influx-source a: is no option any more`},
-		{[]string{"--otlp-source", "a"}, `--otlp-source a: is no option any more`},
-		{[]string{"--graphite-source", "a"}, `--graphite-source a: is no option any more`},
 		{[]string{"--retention", "raw=1d"}, `--retention raw=24h: is too short: `},
 	} {
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
@@ -374,8 +372,8 @@ func TestFile(t *testing.T) {
 listen: ":9095"
 web.config.file: /etc/quern/web.yaml
 block-size: 64
-index-partitions: 8
-group-size: 32
+local-dc: dc1
+log-format: json
 demo: true
 data-dir: /var/lib/quern
 host-metrics: false
@@ -396,14 +394,14 @@ retention: raw=9d
 	})
 	t.Run("flag over variable over file over default", func(t *testing.T) {
 		t.Setenv("QUERN_BLOCK_SIZE", "32")
-		t.Setenv("QUERN_INDEX_PARTITIONS", "4")
+		t.Setenv("QUERN_LOCAL_DC", "dc2")
 		t.Setenv("QUERN_DEMO", "false")
 		cfg, err := serve(t, "--config", path, "--block-size", "16")
 		require.NoError(t, err)
 		assert.Equal(t, 16, cfg.BlockSize, "flag")
-		assert.Equal(t, 4, cfg.IndexPartitions, "variable")
+		assert.Equal(t, "dc2", cfg.Cluster.LocalDC, "variable")
 		assert.False(t, cfg.Demo, "variable")
-		assert.Equal(t, 32, cfg.GroupSize, "file")
+		assert.Equal(t, "json", cfg.LogFormat, "file")
 		assert.Nil(t, cfg.LateGrace, "as the store has it")
 	})
 	t.Run("named by a variable", func(t *testing.T) {

@@ -53,14 +53,13 @@ func ServeFlags() []cli.Flag {
 		processFlags("127.0.0.1:9095"),
 		[]cli.Flag{
 			boolean(catServer, "host-metrics", true, "collect this host's own metrics"),
-			span(catServer, "host-metrics-interval", 10*time.Second, "time between two collections of this host's metrics"),
 			str(catServer, "source", "", "source name of this host's metrics (default: the host's name)"),
 			boolean(catServer, "demo", false, "fill an empty store with 26 hours of generated reports, then keep generating"),
 			str(catStore, "store", Pebble, "store to use: pebble (embedded) or cassandra"),
 			str(catStore, "data-dir", "./quern-data", "`DIRECTORY` of the embedded store"),
 			boolean(catStore, "accept-clock", false, "take this machine's clock for right at this start, although the embedded store has seen another time; give it once"),
 		},
-		cassandraFlags(), madeFlags(), keptFlags(), blockSizeFlags(), ingestFlags(), timingFlags(), runFlags(), logFlags(),
+		cassandraFlags(), madeFlags(), []cli.Flag{servingRetentionFlag()}, blockSizeFlags(), ingestFlags(), timingFlags(), logFlags(),
 	)
 }
 
@@ -68,7 +67,7 @@ func ServeFlags() []cli.Flag {
 func IngestFlags() []cli.Flag {
 	return slices.Concat(
 		processFlags("127.0.0.1:9095"), sharedStoreFlags(),
-		cassandraFlags(), madeFlags(), keptFlags(), blockSizeFlags(), ingestFlags(), timingFlags(), logFlags(),
+		cassandraFlags(), madeFlags(), []cli.Flag{servingRetentionFlag()}, blockSizeFlags(), ingestFlags(), timingFlags(), logFlags(),
 	)
 }
 
@@ -76,7 +75,7 @@ func IngestFlags() []cli.Flag {
 func AggregatorFlags() []cli.Flag {
 	return slices.Concat(
 		processFlags("127.0.0.1:9096"), sharedStoreFlags(),
-		cassandraFlags(), madeFlags(), keptFlags(), timingFlags(), runFlags(), logFlags(),
+		cassandraFlags(), madeFlags(), []cli.Flag{servingRetentionFlag()}, timingFlags(), logFlags(),
 	)
 }
 
@@ -85,6 +84,8 @@ func SchemaFlags() []cli.Flag {
 	return slices.Concat(
 		[]cli.Flag{
 			configFlag(),
+			integer(catStore, "group-size", 128, "number of schedules in one storage partition; fixed when the schema is created"),
+			integer(catStore, "index-partitions", 16, "number of shards of the index, and so of aggregators that share the work; fixed when the schema is created"),
 			str(catStore, "replication", "", "copies in each data centre, as `DC=COPIES,…` (default: 3 in the local one, or one per node if it has fewer nodes)"),
 		},
 		cassandraFlags(), madeFlags(), keptFlags(), blockSizeFlags(), timingFlags(), logFlags(),
@@ -110,22 +111,11 @@ func processFlags(listen string) []cli.Flag {
 		str(catServer, "listen", listen, "`ADDRESS` to serve HTTP on"),
 		str(catServer, "web.config.file", "", "`FILE` with TLS, client certificates and users, in the format of Prometheus' programs; with it, all clients must log in (default: none)"),
 		boolean(catServer, "insecure", false, "serve without a login on addresses that other machines reach: all who reach them may read and write"),
-		str(catServer, "worker-id", "", "`NAME` of this process, unique among those that share a store (default: the host's name and a random number)"),
-		boolean(catServer, "pprof", false, "serve this process's profiles at /debug/pprof/"),
-		span(catServer, "stall-timeout", 30*time.Second, "maximum time for a client to send or read 64 KiB"),
-		integer(catServer, "max-connections", 8192, "maximum number of open HTTP connections; one client may hold up to half of them"),
 		str(catServer, "proxies", "127.0.0.0/8,::1", "`ADDRESS,…` of proxies that forward for many clients and are exempt from the limits for one client"),
 		str(catServer, "allowed-hosts", "", "`NAME,…` that requests may use for this server; other names are refused (default: localhost if --listen is a loopback address, else any)"),
 		str(catServer, "cors-origin", "", "regular `EXPRESSION` for the whole origins whose web pages may read, such as https://tools\\.example"),
 		span(catServer, "drain-delay", time.Second, "minimum time that a stopping process answers 503 before it closes its port"),
 		span(catServer, "heartbeat-timeout", 30*time.Second, "time without a heartbeat after which other processes take this one's shards"),
-	}
-}
-
-// runFlags returns the flags of processes that grind.
-func runFlags() []cli.Flag {
-	return []cli.Flag{
-		integer(catAggregation, "repack-rate", 4<<20, "bytes a second of raw chunks that are read and written to pack those of earlier slices in the background; 0 pauses that"),
 	}
 }
 
@@ -141,15 +131,12 @@ func cassandraFlags() []cli.Flag {
 		str(catStore, "consistency", "LOCAL_QUORUM", "how many copies must answer a read or a write: "+strings.Join(consistencies, ", ")),
 		str(catStore, "local-dc", "", "data centre to read from and write to (default: the cluster's only one)"),
 		str(catStore, "cassandra-username", "", "Cassandra user to log in as"),
-		str(catStore, "cassandra-password", "", "password of the Cassandra user"),
 		str(catStore, "cassandra-password-file", "", "`FILE` that holds the Cassandra user's password"),
 		boolean(catStore, "cassandra-tls", false, "encrypt connections; implied by --cassandra-ca, --cassandra-cert and --cassandra-key"),
 		str(catStore, "cassandra-ca", "", "PEM `FILE` of trusted certificate authorities (default: those of this system)"),
 		str(catStore, "cassandra-cert", "", "PEM `FILE` of the client certificate"),
 		str(catStore, "cassandra-key", "", "PEM `FILE` of the client certificate's key"),
-		boolean(catStore, "cassandra-tls-skip-verify", false, "accept any server certificate"),
 		span(catStore, "cassandra-timeout", 5*time.Second, "maximum time to wait for the answer to one request"),
-		integer(catStore, "cassandra-max-in-flight", 128, "maximum number of requests awaiting an answer at once"),
 		boolean(catStore, "cassandra-direct", false, "connect only to the named hosts, for example through published ports"),
 	}
 }
@@ -158,9 +145,12 @@ func cassandraFlags() []cli.Flag {
 func madeFlags() []cli.Flag {
 	return []cli.Flag{
 		str(catAggregation, "rollups", "1h,6h,24h", "widths of the roll-ups, each a multiple of the one before; fixed when the store is created"),
-		integer(catStore, "group-size", 128, "number of schedules in one storage partition; fixed when the store is created"),
-		integer(catStore, "index-partitions", 16, "number of shards of the index; fixed when the store is created"),
 	}
+}
+
+// servingRetentionFlag is --retention of a process that serves.
+func servingRetentionFlag() cli.Flag {
+	return str(catStore, "retention", "raw=7d,1h=90d,6h=1y,24h=5y,annotations=5y", "retention of each level, and of annotations after they were last written, as LEVEL=SPAN,…; 0 is for ever")
 }
 
 func keptFlags() []cli.Flag {
@@ -176,57 +166,26 @@ func blockSizeFlags() []cli.Flag {
 }
 
 func ingestFlags() []cli.Flag {
-	return append([]cli.Flag{
-		span(catStore, "annotation-retention", 5*year, "how long an annotation is kept after it was last written; 0 is for ever"),
-		boolean(catServer, "enable-import", true, "allow clients to import history, which can overwrite any raw sample that is still kept"),
-		boolean(catServer, "enable-reaggregate", true, "allow clients to have roll-ups recomputed"),
+	return []cli.Flag{
 		boolean(catServer, "enable-admin-api", false, "allow clients to delete series through Prometheus' administrative API and to take back rows without raw samples"),
 		str(catServer, "dashboards", "", "`DIRECTORY` whose files *.json are dashboards; they are read again when they change, and cannot be changed in the page (default: none)"),
 		futureLimitFlag(),
 		sourceLabelsFlag(),
-		str(catIngest, "group-commit", "", "time that a report waits for others to share its commit (default: 100ms over Cassandra, else 0)"),
 		str(catIngest, "influx-bucket-label", "", "`LABEL` that stores the InfluxDB 2 bucket or InfluxDB 1 retention policy of a series (default: none, so that equal series of several buckets overwrite each other)"),
 		str(catIngest, "otlp-promote-resource-attributes", "host.name,k8s.cluster.name,k8s.namespace.name,k8s.node.name,k8s.pod.name,k8s.container.name", "`ATTRIBUTE,…` of an OTLP resource that become labels of all its series"),
 		str(catIngest, "graphite-listen", "", "`ADDRESS` to accept Graphite's plaintext protocol on over TCP, such as :2003 (default: none)"),
-		integer(catIngest, "max-pending-samples", 2<<20, "maximum number of samples waiting to be written before reports are answered 429; one client may have up to half of them"),
 		integer(catIngest, "max-series", 0, "maximum number of series in the store; 0 is no limit"),
 		integer(catIngest, "max-series-per-source", 0, "maximum number of series of one source; 0 is no limit"),
-		integer(catIngest, "max-series-bytes", HalfOfMemory, "maximum memory for the labels of all series, those without data included; 0 is no limit, -1 is half of the memory that the process may use"),
 		integer(catIngest, "max-body-bytes", 16<<20, "maximum size of a compressed body, and four times that decompressed; larger ones are answered 413"),
 		span(catQuery, "query-timeout", 2*time.Minute, "maximum duration of a PromQL query"),
 		integer(catQuery, "query-max-samples", 0, "maximum number of samples that a PromQL query may hold at once; 0 is as many as fit into a quarter of the memory at 16 bytes each, if --query-concurrency queries hold as many, and 50000000 at most"),
 		integer(catQuery, "query-concurrency", 20, "maximum number of queries answered at once; others wait"),
-		integer(catQuery, "export-concurrency", 8, "maximum number of exports and reads of roll-up rows answered at once; others wait"),
 		span(catQuery, "query-lookback", 5*time.Minute, "maximum age of the sample that represents a series at a given time"),
-	}, goneFlags()...)
+	}
 }
-
-// HalfOfMemory stands for half of the memory that the process may use.
-const HalfOfMemory = -1
 
 func futureLimitFlag() cli.Flag {
 	return span(catIngest, "future-limit", defaultFutureLimit, "maximum time that a sample may be ahead of the clock")
-}
-
-// goneSources are flags of earlier versions, in place of which there is --source-labels.
-var goneSources = []string{"prometheus-source", "influx-source", "otlp-source", "graphite-source"}
-
-// goneFlags returns the flags that are known only to say what to use in their place.
-func goneFlags() []cli.Flag {
-	var out []cli.Flag
-	for _, name := range goneSources {
-		out = append(out, &cli.StringFlag{Name: name, Hidden: true, EnvVars: env(name)})
-	}
-	return out
-}
-
-// refuseGone refuses the flags of earlier versions.
-func (p *parser) refuseGone() {
-	for _, name := range goneSources {
-		if p.c.IsSet(name) {
-			p.fail(name, "is no option any more: all protocols share the list --%s, which is stored with the store", storage.SourceLabelsFlag)
-		}
-	}
 }
 
 func sourceLabelsFlag() cli.Flag {

@@ -165,7 +165,7 @@ func (m *Member) checkName(ctx context.Context) error {
 	}
 	for _, w := range found {
 		if w.ID == m.self.ID && (w.Host != m.self.Host || w.StartedMs != m.self.StartedMs) {
-			return fmt.Errorf("%w: a process on host %s, started %s, uses the worker id %s too: give each process its own --worker-id",
+			return fmt.Errorf("%w: a process on host %s, started %s, has the worker id %s too: restart one of the two",
 				storage.ErrConflict, w.Host, time.UnixMilli(w.StartedMs).UTC().Format(time.RFC3339), w.ID)
 		}
 	}

@@ -117,7 +117,7 @@ func TestNamesakes(t *testing.T) {
 			t.Helper()
 			err := m.Beat(t.Context())
 			require.ErrorIs(t, err, storage.ErrConflict)
-			require.ErrorContains(t, err, "--worker-id")
+			require.ErrorContains(t, err, "has the worker id")
 			_, err = m.Mine(t.Context())
 			require.ErrorIs(t, err, ErrUnfit)
 		}

@@ -10,7 +10,6 @@ import (
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/operate/explain"
 	"github.com/quern/quern/internal/operate/reaggregate"
-	"github.com/quern/quern/internal/protocol/respond"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/wire"
 )
@@ -24,7 +23,7 @@ type Operate struct {
 type OperateOptions struct {
 	// Explainer explains rows. Required.
 	Explainer *explain.Explainer
-	// Reaggregator recomputes rows. Without one, nobody may have rows recomputed.
+	// Reaggregator recomputes rows. Required.
 	Reaggregator *reaggregate.Reaggregator
 	// TakeBack lets clients have rows taken back. Such a row may be all that is left of its time, so
 	// this is like deleting.
@@ -41,10 +40,6 @@ func NewOperate(opts OperateOptions) *Operate { return &Operate{opts} }
 // Register implements api.Registrar. Endpoints that change data accept POST only.
 func (h *Operate) Register(to *route.Table) {
 	to.Handle(access.Read, route.Filtered, wire.ExplainPath, h.opts.Turns.query(h.explain, "match[]", "time", "limit"))
-	if h.opts.Reaggregator == nil {
-		to.Handle(access.Admin, route.Refused, "POST "+wire.ReaggregatePath, respond.SwitchedOff("enable-reaggregate"))
-		return
-	}
 	to.Handle(access.Admin, route.Refused, "POST "+wire.ReaggregatePath, h.opts.Turns.export(h.reaggregate, "match[]", "start", "end", "take_back"))
 }
 

@@ -38,8 +38,8 @@ type Verify struct {
 type VerifyOptions struct {
 	// MaxBytes bounds the rows that a verification holds, and what it notes of them. The default is no limit.
 	MaxBytes int
-	// Repair lets clients have rows ground again, and TakeBack those taken back that have no samples, as in OperateOptions.
-	Repair, TakeBack bool
+	// TakeBack lets clients have rows taken back that have no samples, as in OperateOptions.
+	TakeBack bool
 	// Clock is what "now" in a request means. Required.
 	Clock clock.Clock
 	// Turns bound how many requests are answered at once. A verification reads while it holds its turn, so these must not be
@@ -138,8 +138,6 @@ func (h *Verify) options(r *http.Request) (o verify.Options, err error) {
 	switch {
 	case o.TakeBack && !o.Repair:
 		return o, &query.RequestError{Message: "take_back needs repair=true"}
-	case o.Repair && !h.opts.Repair:
-		return o, &forbiddenError{"repair is turned off: start the server with --enable-reaggregate"}
 	case o.TakeBack && !h.opts.TakeBack:
 		return o, &forbiddenError{takeBackOff}
 	}

@@ -50,7 +50,7 @@ func verifyServer(t *testing.T, set func(*reading.VerifyOptions)) (*api.Server, 
 		status.Buckets = append(status.Buckets, wire.Bucket{Bucket: name, Waiting: &waiting})
 	}
 	return apitest.Server(t, func(o *api.Options) {
-		opts := reading.VerifyOptions{Repair: true, Clock: clk, Logger: o.Logger}
+		opts := reading.VerifyOptions{Clock: clk, Logger: o.Logger}
 		if set != nil {
 			set(&opts)
 		}
@@ -148,14 +148,6 @@ func TestVerifyRefuses(t *testing.T) {
 	require.Equal(t, http.StatusForbidden, code, body)
 	require.Contains(t, body, "--enable-admin-api")
 	require.Empty(t, marksIn(t, store))
-
-	s, store = verifyServer(t, func(o *reading.VerifyOptions) { o.Repair = false })
-	code, _, body = verifies(t, s, "repair", "true")
-	require.Equal(t, http.StatusForbidden, code, body)
-	require.Contains(t, body, "--enable-reaggregate")
-	require.Empty(t, marksIn(t, store))
-	code, _, body = verifies(t, s)
-	require.Equal(t, http.StatusOK, code, body)
 }
 
 // TestVerifyIsBounded: what a verification keeps of the rows counts.

@@ -145,10 +145,9 @@ func ClusterOptions(c *config.Cluster, made config.Made) cassandra.Options {
 		Username:    c.Username,
 		Password:    string(c.Password),
 		TLS: cassandra.TLS{
-			Enabled: c.TLS, CAFile: c.CA, CertFile: c.Cert, KeyFile: c.Key, SkipVerify: c.SkipVerify,
+			Enabled: c.TLS, CAFile: c.CA, CertFile: c.Cert, KeyFile: c.Key,
 		},
 		Timeout:     c.Timeout,
-		MaxInFlight: c.MaxInFlight,
 		DirectHosts: c.Direct,
 		Settings:    settings(made),
 	}

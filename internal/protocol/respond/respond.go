@@ -7,7 +7,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"math"
 	"net/http"
@@ -95,11 +94,4 @@ func Failure(ctx context.Context, err error) (code int, retryAfter string) {
 		return ClientGone, ""
 	}
 	return http.StatusInternalServerError, ""
-}
-
-// SwitchedOff answers requests to an endpoint that a flag turns off.
-func SwitchedOff(flag string) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		Error(w, http.StatusForbidden, fmt.Sprintf("%s is turned off: the server was started with --%s=false", r.URL.Path, flag))
-	}
 }

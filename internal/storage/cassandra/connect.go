@@ -157,7 +157,7 @@ func clusterConfig(o *Options) (*gocql.ClusterConfig, error) {
 			return nil, err
 		}
 		config.SslOpts = &gocql.SslOptions{
-			CaPath: t.CAFile, CertPath: t.CertFile, KeyPath: t.KeyFile, EnableHostVerification: !t.SkipVerify,
+			CaPath: t.CAFile, CertPath: t.CertFile, KeyPath: t.KeyFile, EnableHostVerification: true,
 		}
 	}
 	return config, nil

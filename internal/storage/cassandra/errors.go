@@ -101,12 +101,12 @@ var connectionEnds = []string{
 // refused are texts of servers that answer but reject this client, each with advice. gocql passes
 // them on as plain text.
 var refused = []struct{ text, advice string }{
-	{"Provided username", "the servers rejected the user name and password: check --cassandra-username and --cassandra-password"},
+	{"Provided username", "the servers rejected the user name and password: check --cassandra-username and --cassandra-password-file"},
 	{"is not permitted to log in", "the servers do not allow this user to log in: run ALTER ROLE … WITH LOGIN = true, or use another --cassandra-username"},
 	{"unexpected authenticator", "the servers require a login method other than user name and password, which this program does not support"},
-	{"Password must not be null", "the servers also require a password: set --cassandra-password or --cassandra-password-file"},
-	{"requires authentication", "the servers require a user name and a password: set --cassandra-username and --cassandra-password"},
-	{"authentication required", "the servers require a user name and a password: set --cassandra-username and --cassandra-password"},
+	{"Password must not be null", "the servers also require a password: set --cassandra-password-file"},
+	{"requires authentication", "the servers require a user name and a password: set --cassandra-username and --cassandra-password-file"},
+	{"authentication required", "the servers require a user name and a password: set --cassandra-username and --cassandra-password-file"},
 	{"x509:", "the servers' certificate is not trusted: check --cassandra-ca, and that the certificate names the addresses of --cassandra-hosts"},
 	{"tls:", "TLS with these servers failed: check --cassandra-tls, --cassandra-ca, --cassandra-cert and --cassandra-key"},
 }

@@ -61,12 +61,10 @@ type TLS struct {
 	// show to servers that ask for one. The default is to trust what this system trusts, and to
 	// show nothing.
 	CAFile, CertFile, KeyFile string
-	// SkipVerify accepts any certificate of a server. The default is false.
-	SkipVerify bool
 }
 
 func (t *TLS) enabled() bool {
-	return t.Enabled || t.SkipVerify || t.CAFile != "" || t.CertFile != "" || t.KeyFile != ""
+	return t.Enabled || t.CAFile != "" || t.CertFile != "" || t.KeyFile != ""
 }
 
 // weak are the consistencies at which a read may miss what was written.
