@@ -39,7 +39,7 @@ Examples:
    quern dashboard get hosts > hosts.json
    quern dashboard get --at-version 3 shop | quern dashboard put --id shop -    # back to version 3`,
 			Flags:  config.GetDashboardFlags(),
-			Action: asking(program.Action(config.FromDashboard, commands.GetDashboard)),
+			Action: asking(program.Action(config.FromGetDashboard, commands.GetDashboard)),
 		}, {
 			Name:      "put",
 			Usage:     "store a dashboard of a file, of Quern or of Grafana",
@@ -65,7 +65,7 @@ Examples:
    quern dashboard delete shop
    quern dashboard get --at-version 7 shop | quern dashboard put --id shop -    # undo it`,
 			Flags:  config.DeleteDashboardFlags(),
-			Action: asking(program.Action(config.FromDashboard, commands.DeleteDashboard)),
+			Action: asking(program.Action(config.FromDeleteDashboard, commands.DeleteDashboard)),
 		}, {
 			Name:      "versions",
 			Usage:     "list the versions that are kept of a dashboard",
@@ -75,7 +75,7 @@ Examples:
 Example:
 
    quern dashboard versions shop`,
-			Flags:  config.TokensFlags(),
+			Flags:  config.DashboardFlags(),
 			Action: asking(program.Action(config.FromDashboard, commands.DashboardVersions)),
 		}, {
 			Name:      "convert",

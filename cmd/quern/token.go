@@ -61,7 +61,7 @@ Instead of the id, the whole token does as well; its secret is not sent.
 Example:
 
    quern token revoke --token-file admin.token aaaabbbbccccdddd`,
-			Flags:  config.TokensFlags(),
+			Flags:  config.RevokeTokenFlags(),
 			Action: asking(program.Action(config.FromRevokeToken, commands.RevokeToken)),
 		}},
 	}

@@ -10,8 +10,6 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-const catAnnotation = "Annotation"
-
 // Annotate holds the options of `quern annotate`. The server validates text, tags and selector.
 type Annotate struct {
 	Connection
@@ -36,97 +34,96 @@ type DeleteAnnotation struct {
 	Start metric.Moment
 }
 
-func tagFlag(usage string) cli.Flag {
-	return &cli.StringSliceFlag{Name: "tag", Category: catAnnotation, EnvVars: env("tag"), Usage: usage}
-}
+func (o *options) annotation() group { return o.group("Annotation") }
 
-// AnnotateFlags returns the flags of `quern annotate`.
-func AnnotateFlags() []cli.Flag {
-	return append(connectionFlags(), []cli.Flag{
-		configFlag(),
-		urlFlag(),
-		str(catAnnotation, "at", "now", "`TIME` of a moment, such as 2026-11-21T12:00:00Z, 1795262400 or -6h"),
-		str(catAnnotation, "from", "", "start `TIME` of a span"),
-		str(catAnnotation, "to", "", "end `TIME` of a span (default: now)"),
-		tagFlag("`TAG`, such as release or team=web; repeat the flag for more"),
-		str(catAnnotation, "selector", "", "`SELECTOR` of the series that the annotation is about (default: all)"),
-		str(catAnnotation, "id", "", "`ID` that makes a repeat the same annotation (default: a random one)"),
-	}...)
-}
-
-// FindAnnotationsFlags returns the flags of `quern annotate list`.
-func FindAnnotationsFlags() []cli.Flag {
-	return append(connectionFlags(), []cli.Flag{
-		configFlag(),
-		urlFlag(),
-		str(catAnnotation, "start", "-7d", "start `TIME`, such as 2026-11-21T12:00:00Z, 1795262400 or -6h"),
-		str(catAnnotation, "end", "now", "end `TIME`, in the forms of --start"),
-		tagFlag("`TAG` that the annotations must have; repeat the flag for more, of which they must have all"),
-		str(catAnnotation, "text", "", "part of the text; the case of letters does not matter"),
-		integer(catAnnotation, "limit", 100, "maximum number of annotations to list: the last ones"),
-	}...)
-}
-
-// DeleteAnnotationFlags returns the flags of `quern annotate delete`.
-func DeleteAnnotationFlags() []cli.Flag {
-	return append(connectionFlags(), []cli.Flag{
-		configFlag(),
-		urlFlag(),
-		str(catAnnotation, "start", "", "start `TIME` of the annotation, as `quern annotate list` shows it"),
-	}...)
-}
-
-// FromAnnotate reads the flags and the argument of `quern annotate`.
-func FromAnnotate(c *cli.Context) (Annotate, error) {
-	return read(c, func(p *parser, a *Annotate) {
-		a.Connection = p.connection()
-		a.Tags, a.Selector, a.ID = c.StringSlice("tag"), c.String("selector"), c.String("id")
+// AnnotateFlags and FromAnnotate are of `quern annotate`.
+var AnnotateFlags, FromAnnotate = command(func(o *options, a *Annotate) {
+	a.Connection.rows(o)
+	parsed(o.annotation(), &a.Start, "at", "now", "`TIME` of a moment, such as 2026-11-21T12:00:00Z, 1795262400 or -6h", parseMoment)
+	var from, to metric.Moment
+	given(o.annotation(), &from, "from", "", "start `TIME` of a span", parseMoment)
+	given(o.annotation(), &to, "to", "", "end `TIME` of a span (default: now)", parseMoment)
+	o.annotation().repeated(&a.Tags, "tag", "`TAG`, such as release or team=web; repeat the flag for more")
+	o.annotation().text(&a.Selector, "selector", "", "`SELECTOR` of the series that the annotation is about (default: all)")
+	o.annotation().text(&a.ID, "id", "", "`ID` that makes a repeat the same annotation (default: a random one)")
+	o.check(func(c *cli.Context) error {
 		a.Text = c.Args().First()
 		switch {
 		case c.NArg() > 1 && strings.HasPrefix(c.Args().Get(1), "-"):
-			p.add(fmt.Errorf("%s: put flags before the text", c.Args().Get(1)))
+			return fmt.Errorf("%s: put flags before the text", c.Args().Get(1))
 		case c.NArg() > 1:
-			p.add(fmt.Errorf("put the text in quotes: %q is a second argument", c.Args().Get(1)))
+			return fmt.Errorf("put the text in quotes: %q is a second argument", c.Args().Get(1))
 		case a.Text == "" && len(a.Tags) == 0:
-			p.add(errors.New(`give a text: quern annotate --tag release "Release 1.4"`))
+			return errors.New(`give a text: quern annotate --tag release "Release 1.4"`)
 		}
+		return nil
+	})
+	o.check(func(c *cli.Context) error {
 		switch {
-		case c.String("from") == "" && c.String("to") != "":
-			p.fail("to", "needs --from")
-		case c.String("from") != "" && c.IsSet("at"):
-			p.fail("at", "conflicts with --from: a moment has --at, a span --from and --to")
-		case c.String("from") == "":
-			a.Start = p.moment("at")
+		case !c.IsSet("from") && c.IsSet("to"):
+			return fmt.Errorf("--to %s: needs --from", to)
+		case c.IsSet("from") && c.IsSet("at"):
+			return fmt.Errorf("--at %s: conflicts with --from: a moment has --at, a span --from and --to", c.String("at"))
+		case !c.IsSet("from"):
 			a.End = a.Start
-		case c.String("to") == "":
-			a.Start = p.moment("from")
-			a.End, _ = metric.ParseMoment("now")
-		default:
-			a.Start, a.End = p.rangeOf("from", "to")
+			return nil
+		case !c.IsSet("to"):
+			to, _ = metric.ParseMoment("now")
+			a.Start, a.End = from, to
+			return nil
 		}
+		a.Start, a.End = from, to
+		return o.ordered("from", from, "to", to)
 	})
-}
+})
 
-// FromFindAnnotations reads the flags of `quern annotate list`.
-func FromFindAnnotations(c *cli.Context) (FindAnnotations, error) {
-	return read(c, func(p *parser, f *FindAnnotations) {
-		f.Connection = p.connection()
-		f.Start, f.End = p.rangeOf("start", "end")
-		f.Tags, f.Text, f.Limit = c.StringSlice("tag"), c.String("text"), p.within("limit", 1, 10_000)
+// FindAnnotationsFlags and FromFindAnnotations are of `quern annotate list`.
+var FindAnnotationsFlags, FromFindAnnotations = command(func(o *options, f *FindAnnotations) {
+	f.Connection.rows(o)
+	o.request().timeRange(&f.Start, &f.End, "-7d")
+	o.annotation().repeated(&f.Tags, "tag", "`TAG` that the annotations must have; repeat the flag for more, of which they must have all")
+	o.annotation().text(&f.Text, "text", "", "part of the text; the case of letters does not matter")
+	number(o.annotation(), &f.Limit, "limit", 100, 1, 10_000, "maximum number of annotations to list: the last ones")
+	o.check(func(c *cli.Context) error {
 		if c.NArg() > 0 {
-			p.add(fmt.Errorf("%q: list takes no argument; --text finds a part of the text", c.Args().First()))
+			return fmt.Errorf("%q: list takes no argument; --text finds a part of the text", c.Args().First())
 		}
+		return nil
 	})
+})
+
+// DeleteAnnotationFlags and FromDeleteAnnotation are of `quern annotate delete`.
+var DeleteAnnotationFlags, FromDeleteAnnotation = command(func(o *options, d *DeleteAnnotation) {
+	d.Connection.rows(o)
+	parsed(o.annotation(), &d.Start, "start", "", "start `TIME` of the annotation, as `quern annotate list` shows it", parseMoment)
+	o.argument(&d.ID, "name the annotation as `quern annotate list` shows it: quern annotate delete --start TIME ID")
+})
+
+// moment parses a time in the forms that docs/query.md lists.
+func parseMoment(text string) (metric.Moment, error) {
+	if text == "" {
+		return metric.Moment{}, errEmpty
+	}
+	m, ok := metric.ParseMoment(text)
+	const year10000 = 253_402_300_800_000
+	if !ok || !m.Ago() && (m.Ms(0) < 0 || m.Ms(0) >= year10000) {
+		return metric.Moment{}, errors.New("must be a time such as 2026-11-21, 2026-11-21T12:00:00Z, 1795262400, 1795262400000, now or -6h")
+	}
+	return m, nil
 }
 
-// FromDeleteAnnotation reads the flags and the argument of `quern annotate delete`.
-func FromDeleteAnnotation(c *cli.Context) (DeleteAnnotation, error) {
-	return read(c, func(p *parser, d *DeleteAnnotation) {
-		d.Connection = p.connection()
-		if d.ID = c.Args().First(); c.NArg() != 1 || d.ID == "" {
-			p.add(errors.New("name the annotation as `quern annotate list` shows it: quern annotate delete --start TIME ID"))
-		} else if p.required("start") != "" {
-			d.Start = p.moment("start")
-		}
-	})
+// timeRange adds both ends of a range.
+func (g group) timeRange(start, end *metric.Moment, from string) {
+	parsed(g, start, "start", from, "start `TIME`, such as 2026-11-21T12:00:00Z, 1795262400 or -6h", parseMoment)
+	parsed(g, end, "end", "now", "end `TIME`, in the forms of --start", parseMoment)
+	g.check(func(*cli.Context) error { return g.ordered("start", *start, "end", *end) })
+}
+
+// ordered returns an error if a range is empty. Two times, or two spans, can be compared here. A time and a span can be
+// compared only once now is known.
+func (o *options) ordered(startFlag string, start metric.Moment, endFlag string, end metric.Moment) error {
+	if len(o.errs) > 0 || start.Ago() != end.Ago() || start.Ms(0) < end.Ms(0) {
+		return nil
+	}
+	return fmt.Errorf("--%s %s: must be before --%s, which is %s", startFlag, start, endFlag, end)
 }

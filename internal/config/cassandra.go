@@ -2,11 +2,14 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/urfave/cli/v2"
 )
 
 // Cluster says which Cassandra cluster to connect to, and how.
@@ -45,32 +48,44 @@ func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 // consistencies are the CQL levels that are valid for both reads and writes.
 var consistencies = []string{"ONE", "TWO", "THREE", "QUORUM", "ALL", "LOCAL_ONE", "LOCAL_QUORUM", "EACH_QUORUM"}
 
-// cluster reads the flags of a Cassandra cluster.
-func (p *parser) cluster() Cluster {
-	cl := Cluster{
-		Hosts:       p.hosts("cassandra-hosts"),
-		Keyspace:    p.required("keyspace"),
-		Consistency: p.oneOf("consistency", consistencies...),
-		LocalDC:     p.c.String("local-dc"),
-		Username:    p.c.String("cassandra-username"),
-		Password:    p.password(),
-		TLS:         p.c.Bool("cassandra-tls"),
-		CA:          p.c.String("cassandra-ca"),
-		Cert:        p.c.String("cassandra-cert"),
-		Key:         p.c.String("cassandra-key"),
-		Timeout:     p.positive("cassandra-timeout"),
-		Direct:      p.c.Bool("cassandra-direct"),
-	}
-	if (cl.Cert == "") != (cl.Key == "") {
-		p.fail("cassandra-cert", "must be given together with --cassandra-key")
-	}
-	return cl
+// rows adds the rows of a Cassandra cluster.
+func (cl *Cluster) rows(o *options) {
+	store := o.store()
+	parsed(store, &cl.Hosts, "cassandra-hosts", "127.0.0.1:9042", "`HOST:PORT,…` of the first nodes to contact; the others are found through them", parseHosts)
+	store.required(&cl.Keyspace, "keyspace", "quern", "keyspace that holds the tables")
+	store.oneOf(&cl.Consistency, "consistency", "LOCAL_QUORUM", "how many copies must answer a read or a write: "+strings.Join(consistencies, ", "), consistencies...)
+	store.text(&cl.LocalDC, "local-dc", "", "data centre to read from and write to (default: the cluster's only one)")
+	store.text(&cl.Username, "cassandra-username", "", "Cassandra user to log in as")
+	parsed(store, &cl.Password, "cassandra-password-file", "", "`FILE` that holds the Cassandra user's password", secretIn)
+	store.boolean(&cl.TLS, "cassandra-tls", false, "encrypt connections; implied by --cassandra-ca, --cassandra-cert and --cassandra-key")
+	store.text(&cl.CA, "cassandra-ca", "", "PEM `FILE` of trusted certificate authorities (default: those of this system)")
+	store.text(&cl.Cert, "cassandra-cert", "", "PEM `FILE` of the client certificate")
+	store.text(&cl.Key, "cassandra-key", "", "PEM `FILE` of the client certificate's key")
+	store.span(&cl.Timeout, "cassandra-timeout", 5*time.Second, positive, "maximum time to wait for the answer to one request")
+	store.boolean(&cl.Direct, "cassandra-direct", false, "connect only to the named hosts, for example through published ports")
+	o.check(func(c *cli.Context) error {
+		if cl.Username == "" && c.String("cassandra-password-file") != "" {
+			return errors.New("--cassandra-username: must not be empty when a password is given")
+		}
+		return nil
+	})
+	o.check(func(*cli.Context) error { return together("cassandra-cert", cl.Cert, "cassandra-key", cl.Key) })
 }
 
-// hosts reads a list of hosts, each with or without a port.
-func (p *parser) hosts(flag string) []string {
-	var out []string
-	for host := range strings.SplitSeq(p.required(flag), ",") {
+// together returns an error if one of a certificate and its key is missing.
+func together(certFlag, cert, keyFlag, key string) error {
+	if (cert == "") == (key == "") {
+		return nil
+	}
+	return fmt.Errorf("--%s %s: must be given together with --%s", certFlag, cert, keyFlag)
+}
+
+// hosts parses a list of hosts, each with or without a port.
+func parseHosts(text string) (out []string, err error) {
+	if text == "" {
+		return nil, errEmpty
+	}
+	for host := range strings.SplitSeq(text, ",") {
 		host = strings.TrimSpace(host)
 		name, port, err := net.SplitHostPort(host)
 		if err != nil {
@@ -80,41 +95,18 @@ func (p *parser) hosts(flag string) []string {
 			}
 		}
 		if n, err := strconv.ParseUint(port, 10, 16); name == "" || err != nil || n == 0 {
-			p.fail(flag, "must be HOST or HOST:PORT, or several of them separated by commas")
-			return nil
+			return nil, errors.New("must be HOST or HOST:PORT, or several of them separated by commas")
 		}
 		out = append(out, host)
 	}
-	return out
+	return out, nil
 }
 
-func (p *parser) password() Secret {
-	file := p.c.String("cassandra-password-file")
+// secretIn reads the secret in a file, "" for no file.
+func secretIn(file string) (Secret, error) {
 	if file == "" {
-		return ""
+		return "", nil
 	}
 	text, err := os.ReadFile(file)
-	if err != nil {
-		p.fail("cassandra-password-file", "%s", err)
-	}
-	if p.c.String("cassandra-username") == "" {
-		p.add(errors.New("--cassandra-username: must not be empty when a password is given"))
-	}
-	return Secret(strings.TrimRight(string(text), "\r\n"))
-}
-
-// replication validates --replication, the replication of a new keyspace.
-func (p *parser) replication() string {
-	text := p.c.String("replication")
-	if text == "" {
-		return ""
-	}
-	for part := range strings.SplitSeq(text, ",") {
-		dc, copies, _ := strings.Cut(part, "=")
-		if n, err := strconv.Atoi(strings.TrimSpace(copies)); strings.TrimSpace(dc) == "" || err != nil || n < 1 {
-			p.fail("replication", "must be DC=COPIES, such as dc1=3,dc2=3")
-			break
-		}
-	}
-	return text
+	return Secret(strings.TrimRight(string(text), "\r\n")), err
 }

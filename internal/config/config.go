@@ -5,9 +5,11 @@ package config
 
 import (
 	"errors"
-	"log/slog"
+	"fmt"
+	"net"
 	"net/netip"
 	"regexp"
+	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -78,15 +80,6 @@ type Config struct {
 	Log
 }
 
-// Made holds what a store is made with. All but the block size is fixed then. Only `quern schema apply` has flags for
-// the group size and the index partitions.
-type Made struct {
-	Ladder          metric.Ladder
-	BlockSize       int
-	GroupSize       int
-	IndexPartitions int
-}
-
 // Query limits queries.
 type Query struct {
 	Timeout time.Duration
@@ -97,153 +90,205 @@ type Query struct {
 	Lookback time.Duration
 }
 
-// Log says what is logged, and how.
-type Log struct {
-	LogLevel  slog.Level
-	LogFormat string
-}
-
-// minHeartbeatTimeout leaves time for several heartbeats: Cassandra counts TTLs in seconds.
-const minHeartbeatTimeout = 3 * time.Second
-
-// FromServe reads the flags of `quern serve`. The error names all mistakes at once.
-func FromServe(c *cli.Context) (Config, error) {
-	return read(c, func(p *parser, cfg *Config) {
-		cfg.Store = p.oneOf("store", Pebble, Cassandra)
-		cfg.DataDir = p.required("data-dir")
-		if cfg.AcceptClock = c.Bool("accept-clock"); cfg.AcceptClock && cfg.Store != Pebble {
-			p.add(errors.New("--accept-clock: needs --store pebble: a cluster has clocks of its own, so set the clock that differs (NTP)"))
-		}
-		p.process(cfg)
-		cfg.BlockSize = p.made("block-size", 4096)
-		p.ingest(cfg)
-		cfg.HostMetrics = c.Bool("host-metrics")
-		cfg.Source = c.String("source")
-		if cfg.Demo = c.Bool("demo"); !cfg.Demo {
-			return
-		}
-		if cfg.Store != Pebble {
-			p.add(errors.New("--demo: needs --store pebble: the demo's history is generated on a simulated clock, and a cluster has a clock of its own"))
-		}
-		if !c.IsSet("data-dir") {
+// ServeFlags and FromServe are of `quern serve`.
+var ServeFlags, FromServe = command(func(o *options, cfg *Config) {
+	cfg.process(o, "127.0.0.1:9095")
+	o.server().boolean(&cfg.HostMetrics, "host-metrics", true, "collect this host's own metrics")
+	o.server().text(&cfg.Source, "source", "", "source name of this host's metrics (default: the host's name)")
+	o.server().boolean(&cfg.Demo, "demo", false, "fill an empty store with 26 hours of generated reports, then keep generating")
+	o.store().oneOf(&cfg.Store, "store", Pebble, "store to use: pebble (embedded) or cassandra", Pebble, Cassandra)
+	o.store().required(&cfg.DataDir, "data-dir", "./quern-data", "`DIRECTORY` of the embedded store")
+	o.store().boolean(&cfg.AcceptClock, "accept-clock", false, "take this machine's clock for right at this start, although the embedded store has seen another time; give it once")
+	o.check(func(c *cli.Context) error {
+		switch {
+		case cfg.AcceptClock && cfg.Store != Pebble:
+			return errors.New("--accept-clock: needs --store pebble: a cluster has clocks of its own, so set the clock that differs (NTP)")
+		case cfg.Demo && cfg.Store != Pebble:
+			return errors.New("--demo: needs --store pebble: the demo's history is generated on a simulated clock, and a cluster has a clock of its own")
+		case cfg.Demo && !c.IsSet("data-dir"):
 			// Generated data must not mix with a user's own.
 			cfg.DataDir = "./quern-data/demo"
 		}
+		return nil
 	})
+	cfg.Cluster.rows(o)
+	cfg.ladder(o)
+	cfg.servingRetention(o)
+	cfg.blockSize(o)
+	cfg.takes(o)
+	cfg.timing(o)
+	cfg.Log.rows(o)
+})
+
+// IngestFlags and FromIngest are of `ingest`.
+var IngestFlags, FromIngest = command(func(o *options, cfg *Config) {
+	cfg.process(o, "127.0.0.1:9095")
+	cfg.sharedStore(o)
+	cfg.ladder(o)
+	cfg.servingRetention(o)
+	cfg.blockSize(o)
+	cfg.takes(o)
+	cfg.timing(o)
+	cfg.Log.rows(o)
+})
+
+// AggregatorFlags and FromAggregator are of `aggregator`.
+var AggregatorFlags, FromAggregator = command(func(o *options, cfg *Config) {
+	cfg.process(o, "127.0.0.1:9096")
+	cfg.sharedStore(o)
+	cfg.ladder(o)
+	cfg.servingRetention(o)
+	cfg.timing(o)
+	cfg.Log.rows(o)
+})
+
+func (o *options) configFile() {
+	o.server().text(new(string), "config", "", "YAML `FILE` whose keys are the names of these flags")
 }
 
-// FromIngest reads the flags of `ingest`. The error names all mistakes at once.
-func FromIngest(c *cli.Context) (Config, error) {
-	return read(c, func(p *parser, cfg *Config) {
-		p.sharedStore(cfg)
-		p.process(cfg)
-		cfg.BlockSize = p.made("block-size", 4096)
-		p.ingest(cfg)
-	})
-}
-
-// FromAggregator reads the flags of `aggregator`. The error names all mistakes at once.
-func FromAggregator(c *cli.Context) (Config, error) {
-	return read(c, func(p *parser, cfg *Config) {
-		p.sharedStore(cfg)
-		p.process(cfg)
-	})
-}
-
-// Schema holds the validated options of `quern schema apply`.
-type Schema struct {
-	Cluster Cluster
-	// Made is stored when the schema is made. The zero value, for a flag that is not given, means
-	// the stored value, or the default if nothing is stored.
-	Made
-	// Policy has the retention, and the timing that decides how short it may be. The first process that opens the store
-	// stores the full policy.
-	Policy Policy
-	// Replication is the number of copies in each data centre, such as "dc1=3,dc2=3".
-	Replication string
-	Log
-}
-
-// FromSchema reads the flags of `quern schema apply`. The error names all mistakes at once.
-func FromSchema(c *cli.Context) (Schema, error) {
-	return read(c, func(p *parser, s *Schema) {
-		s.Cluster = p.cluster()
-		s.Made = Made{
-			Ladder: p.ladder(), BlockSize: p.made("block-size", 4096),
-			GroupSize: p.made("group-size", 4096), IndexPartitions: p.made("index-partitions", 1024),
+// process adds the rows of every process that serves.
+func (cfg *Config) process(o *options, listen string) {
+	server := o.server()
+	o.configFile()
+	parsed(server, &cfg.Listen, "listen", listen, "`ADDRESS` to serve HTTP on", parseAddress)
+	server.text(&cfg.WebConfig, "web.config.file", "", "`FILE` with TLS, client certificates and users, in the format of Prometheus' programs; with it, all clients must log in (default: none)")
+	server.boolean(&cfg.Insecure, "insecure", false, "serve without a login on addresses that other machines reach: all who reach them may read and write")
+	parsed(server, &cfg.Proxies, "proxies", "127.0.0.0/8,::1", "`ADDRESS,…` of proxies that forward for many clients and are exempt from the limits for one client", parsePrefixes)
+	server.list(&cfg.AllowedHosts, "allowed-hosts", "", "`NAME,…` that requests may use for this server; other names are refused (default: localhost if --listen is a loopback address, else any)")
+	parsed(server, &cfg.CORSOrigin, "cors-origin", "", "regular `EXPRESSION` for the whole origins whose web pages may read, such as https://tools\\.example", parseExpression)
+	server.span(&cfg.DrainDelay, "drain-delay", time.Second, notNegative, "minimum time that a stopping process answers 503 before it closes its port")
+	// Cassandra counts TTLs in seconds, and there must be time for several heartbeats.
+	lasting := spanCheck{func(d time.Duration) bool { return d >= 3*time.Second }, "must be 3s or more"}
+	server.span(&cfg.HeartbeatTimeout, "heartbeat-timeout", 30*time.Second, lasting, "time without a heartbeat after which other processes take this one's shards")
+	o.check(func(*cli.Context) error {
+		if cfg.Insecure && cfg.WebConfig != "" {
+			return errors.New("--insecure: conflicts with --web.config.file: give only one of them")
 		}
-		s.Policy = p.policy()
-		s.Replication = p.replication()
-		s.Log = p.log()
+		return cfg.locked("listen", cfg.Listen)
 	})
 }
 
-// read reads the flags of a command: first the file of --config, then flags.
-func read[T any](c *cli.Context, flags func(*parser, *T)) (out T, err error) {
-	if err := applyFile(c); err != nil {
-		return out, err
-	}
-	p := parser{c: c}
-	flags(&p, &out)
-	return out, errors.Join(p.errs...)
+// sharedStore adds the rows of a process that shares its store with others.
+func (cfg *Config) sharedStore(o *options) {
+	parsed(o.store(), &cfg.Store, "store", Cassandra, "store to use: cassandra", func(s string) (string, error) {
+		switch strings.ToLower(s) {
+		case Cassandra:
+			return Cassandra, nil
+		case Pebble:
+			return "", errors.New("only one process can open the embedded store: use `quern serve`")
+		}
+		return "", errors.New("must be pebble or cassandra")
+	})
+	cfg.Cluster.rows(o)
 }
 
-// process reads the flags of every process that serves.
-func (p *parser) process(cfg *Config) {
-	cfg.Listen = p.address("listen")
-	cfg.WebConfig = p.c.String("web.config.file")
-	if cfg.Insecure = p.c.Bool("insecure"); cfg.Insecure && cfg.WebConfig != "" {
-		p.add(errors.New("--insecure: conflicts with --web.config.file: give only one of them"))
-	}
-	p.locked(cfg, "listen", cfg.Listen)
-	cfg.Proxies = p.addresses("proxies")
-	cfg.AllowedHosts = p.list("allowed-hosts")
-	cfg.CORSOrigin = p.expression("cors-origin")
-	cfg.DrainDelay = p.notNegative("drain-delay")
-	if cfg.HeartbeatTimeout = p.span("heartbeat-timeout"); cfg.HeartbeatTimeout < minHeartbeatTimeout {
-		p.fail("heartbeat-timeout", "must be %s or more", metric.FormatSpan(minHeartbeatTimeout))
-	}
-	p.store(cfg)
-	cfg.AnnotationRetention = 5 * year
-	if keep, ok := cfg.Retention["annotations"]; ok {
-		cfg.AnnotationRetention = keep
-		delete(cfg.Retention, "annotations")
-	}
+// takes adds the rows of a process that takes reports and answers queries.
+func (cfg *Config) takes(o *options) {
+	server, ingest, query := o.server(), o.ingest(), o.group("Query")
+	server.boolean(&cfg.EnableAdminAPI, "enable-admin-api", false, "allow clients to delete series through Prometheus' administrative API and to take back rows without raw samples")
+	server.text(&cfg.Dashboards, "dashboards", "", "`DIRECTORY` whose files *.json are dashboards; they are read again when they change, and cannot be changed in the page (default: none)")
+	cfg.shared(o)
+	parsed(ingest, &cfg.InfluxBucketLabel, "influx-bucket-label", "", "`LABEL` that stores the InfluxDB 2 bucket or InfluxDB 1 retention policy of a series (default: none, so that equal series of several buckets overwrite each other)", func(s string) (string, error) {
+		if s == "db" {
+			return "", errors.New("must not be db: that label holds the database")
+		}
+		return s, nil
+	})
+	ingest.list(&cfg.OTLPPromote, "otlp-promote-resource-attributes", "host.name,k8s.cluster.name,k8s.namespace.name,k8s.node.name,k8s.pod.name,k8s.container.name", "`ATTRIBUTE,…` of an OTLP resource that become labels of all its series")
+	parsed(ingest, &cfg.GraphiteListen, "graphite-listen", "", "`ADDRESS` to accept Graphite's plaintext protocol on over TCP, such as :2003 (default: none)", func(s string) (string, error) {
+		if s == "" {
+			return "", nil
+		}
+		return parseAddress(s)
+	})
+	o.check(func(*cli.Context) error { return cfg.locked("graphite-listen", cfg.GraphiteListen) })
+	number(ingest, &cfg.MaxSeries, "max-series", 0, 0, 1<<40, "maximum number of series in the store; 0 is no limit")
+	number(ingest, &cfg.MaxSeriesPerSource, "max-series-per-source", 0, 0, 1<<40, "maximum number of series of one source; 0 is no limit")
+	number(ingest, &cfg.MaxBodyBytes, "max-body-bytes", 16<<20, 1, 1<<30, "maximum size of a compressed body, and four times that decompressed; larger ones are answered 413")
+	query.span(&cfg.Query.Timeout, "query-timeout", 2*time.Minute, positive, "maximum duration of a PromQL query")
+	number(query, &cfg.Query.MaxSamples, "query-max-samples", 0, 0, 1<<40, "maximum number of samples that a PromQL query may hold at once; 0 is as many as fit into a quarter of the memory at 16 bytes each, if --query-concurrency queries hold as many, and 50000000 at most")
+	number(query, &cfg.Query.Concurrency, "query-concurrency", 20, 1, 1<<20, "maximum number of queries answered at once; others wait")
+	query.span(&cfg.Query.Lookback, "query-lookback", 5*time.Minute, interval, "maximum age of the sample that represents a series at a given time")
 }
 
-// store reads the flags of every process that opens a store.
-func (p *parser) store(cfg *Config) {
-	cfg.Log = p.log()
-	cfg.Cluster = p.cluster()
-	cfg.Ladder = p.ladder()
-	cfg.Policy = p.policy()
+// locked rejects an address that other machines reach, if nobody would have to log in there.
+func (cfg *Config) locked(flag, address string) error {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil || cfg.WebConfig != "" || cfg.Insecure || strings.EqualFold(host, "localhost") {
+		return nil
+	}
+	if ip, err := netip.ParseAddr(host); err == nil && ip.Unmap().IsLoopback() {
+		return nil
+	}
+	return Exposed(flag, address)
 }
 
-// sharedStore rejects a store that only one process can use.
-func (p *parser) sharedStore(cfg *Config) {
-	if cfg.Store = p.oneOf("store", Pebble, Cassandra); cfg.Store == Pebble {
-		p.fail("store", "only one process can open the embedded store: use `quern serve`")
-	}
+// Exposed is the error for an address on which strangers would be let in.
+func Exposed(flag, address string) error {
+	return fmt.Errorf("--%s %s: other machines reach this address, and nobody would have to log in: "+
+		"give --web.config.file FILE with TLS and users (docs/security.md), listen on 127.0.0.1, or let everybody in with --insecure", flag, address)
 }
 
-func (p *parser) ingest(cfg *Config) {
-	cfg.SourceLabels = p.sourceLabels()
-	if p.c.String("graphite-listen") != "" {
-		cfg.GraphiteListen = p.address("graphite-listen")
-		p.locked(cfg, "graphite-listen", cfg.GraphiteListen)
+func parseAddress(text string) (string, error) {
+	if text == "" {
+		return "", errEmpty
 	}
-	cfg.Dashboards = p.c.String("dashboards")
-	cfg.OTLPPromote = p.list("otlp-promote-resource-attributes")
-	if cfg.InfluxBucketLabel = p.c.String("influx-bucket-label"); cfg.InfluxBucketLabel == "db" {
-		p.fail("influx-bucket-label", "must not be db: that label holds the database")
+	if _, port, err := net.SplitHostPort(text); err != nil || port == "" {
+		return "", errors.New("must be HOST:PORT, such as 127.0.0.1:9095, or :9095 for all addresses")
 	}
-	cfg.EnableAdminAPI = p.c.Bool("enable-admin-api")
-	cfg.FutureLimit = p.given("future-limit", positive)
-	cfg.MaxSeries = p.within("max-series", 0, 1<<40)
-	cfg.MaxSeriesPerSource = p.within("max-series-per-source", 0, 1<<40)
-	cfg.MaxBodyBytes = int64(p.within("max-body-bytes", 1, 1<<30))
-	cfg.Query = Query{
-		Timeout: p.positive("query-timeout"), MaxSamples: p.within("query-max-samples", 0, 1<<40),
-		Concurrency: p.within("query-concurrency", 1, 1<<20), Lookback: p.interval("query-lookback"),
+	return text, nil
+}
+
+// prefixes parses IP addresses and networks between commas.
+func parsePrefixes(text string) (out []netip.Prefix, err error) {
+	for _, word := range splitWords(text) {
+		prefix, err := netip.ParsePrefix(word)
+		if err != nil {
+			var addr netip.Addr
+			if addr, err = netip.ParseAddr(word); err != nil {
+				return nil, errors.New("must be addresses such as 192.0.2.1 or 192.0.2.0/24, separated by commas")
+			}
+			prefix = netip.PrefixFrom(addr, addr.BitLen())
+		}
+		out = append(out, prefix)
 	}
+	return out, nil
+}
+
+// expression parses a regular expression for a whole text, nil for none.
+func parseExpression(text string) (*regexp.Regexp, error) {
+	if text == "" {
+		return nil, nil //nolint:nilnil // there need not be one
+	}
+	return regexp.Compile("^(?s:" + text + ")$")
+}
+
+// servingRetention adds --retention of a process that serves. Annotations are no level of the store: their retention is
+// that of the process.
+func (cfg *Config) servingRetention(o *options) {
+	given(o.store(), &cfg.Retention, "retention", "raw=7d,1h=90d,6h=1y,24h=5y,annotations=5y", "retention of each level, and of annotations after they were last written, as LEVEL=SPAN,…; 0 is for ever", parseRetention)
+	o.check(func(*cli.Context) error {
+		cfg.AnnotationRetention = 5 * year
+		if keep, ok := cfg.Retention["annotations"]; ok {
+			cfg.AnnotationRetention = keep
+			delete(cfg.Retention, "annotations")
+		}
+		return nil
+	})
+}
+
+// blockSize adds --block-size.
+func (m *Made) blockSize(o *options) {
+	givenNumber(o.ingest(), &m.BlockSize, "block-size", 128, 4096, "number of schedules in one block; a change takes effect from the slice after the next")
+}
+
+// ladder adds --rollups.
+func (m *Made) ladder(o *options) {
+	given(o.aggregation(), &m.Ladder, "rollups", "1h,6h,24h", "widths of the roll-ups, each a multiple of the one before; fixed when the store is created", func(s string) (metric.Ladder, error) {
+		l, err := metric.ParseLadder(s)
+		if err != nil {
+			err = errWhole{err}
+		}
+		return l, err
+	})
 }

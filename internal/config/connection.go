@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -24,33 +25,33 @@ type Connection struct {
 	SkipVerify                bool
 }
 
-// connectionFlags returns the flags of Connection, without the URL.
-func connectionFlags() []cli.Flag {
-	return []cli.Flag{
-		str(catServer, "token", "", "token to log in with; other users of this machine see it in the list of processes: better use --token-file or QUERN_TOKEN"),
-		str(catServer, "token-file", "", "`FILE` that holds the token to log in with; it is read for each request"),
-		str(catServer, "ca-file", "", "PEM `FILE` of the authorities that may have signed the server's certificate (default: those of this system)"),
-		str(catServer, "cert-file", "", "PEM `FILE` of the client certificate"),
-		str(catServer, "key-file", "", "PEM `FILE` of the client certificate's key"),
-		boolean(catServer, "insecure-skip-verify", false, "accept any server certificate"),
-	}
-}
-
-func (p *parser) connection() Connection {
-	c := Connection{
-		URL: p.url(), Token: Secret(p.c.String("token")), TokenFile: p.c.String("token-file"), CAFile: p.c.String("ca-file"),
-		CertFile: p.c.String("cert-file"), KeyFile: p.c.String("key-file"), SkipVerify: p.c.Bool("insecure-skip-verify"),
-	}
-	if c.Token != "" && c.TokenFile != "" {
-		p.fail("token-file", "conflicts with --token: give only one of them")
-	}
-	if strings.ContainsAny(string(c.Token), " \r\n\t") {
-		p.add(fmt.Errorf("--token: must not have spaces"))
-	}
-	if (c.CertFile == "") != (c.KeyFile == "") {
-		p.fail("cert-file", "must be given together with --key-file")
-	}
-	return c
+// rows adds the rows of a command that asks a server.
+func (c *Connection) rows(o *options) {
+	server := o.server()
+	parsed(server, (*string)(&c.Token), "token", "", "token to log in with; other users of this machine see it in the list of processes: better use --token-file or QUERN_TOKEN", func(s string) (string, error) {
+		if strings.ContainsAny(s, " \r\n\t") {
+			return "", errWhole{errors.New("must not have spaces")}
+		}
+		return s, nil
+	})
+	server.text(&c.TokenFile, "token-file", "", "`FILE` that holds the token to log in with; it is read for each request")
+	server.text(&c.CAFile, "ca-file", "", "PEM `FILE` of the authorities that may have signed the server's certificate (default: those of this system)")
+	server.text(&c.CertFile, "cert-file", "", "PEM `FILE` of the client certificate")
+	server.text(&c.KeyFile, "key-file", "", "PEM `FILE` of the client certificate's key")
+	server.boolean(&c.SkipVerify, "insecure-skip-verify", false, "accept any server certificate")
+	o.configFile()
+	parsed(server, &c.URL, "url", "http://127.0.0.1:9095", "`URL` of the Quern server", func(s string) (string, error) {
+		if u, err := url.Parse(s); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+			return "", errors.New("must be like http://127.0.0.1:9095")
+		}
+		return s, nil
+	})
+	o.check(func(*cli.Context) error {
+		if c.Token != "" && c.TokenFile != "" {
+			return fmt.Errorf("--token-file %s: conflicts with --token: give only one of them", c.TokenFile)
+		}
+		return together("cert-file", c.CertFile, "key-file", c.KeyFile)
+	})
 }
 
 // Client returns a client of the server. It warns where others may learn the token.

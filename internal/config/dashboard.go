@@ -6,8 +6,6 @@ import (
 	"github.com/urfave/cli/v2"
 )
 
-const catDashboard = "Dashboard"
-
 // ListDashboards holds the options of `quern dashboard list`.
 type ListDashboards struct {
 	Connection
@@ -34,84 +32,55 @@ type DashboardFile struct {
 // NewestVersion stands for the newest version.
 const NewestVersion = -1
 
-func baseFlag() cli.Flag {
-	return integer(catDashboard, "base", NewestVersion, "`VERSION` that was changed: the server refuses if there is a newer one; 0 is for a new dashboard (-1: replace the newest)")
+func (o *options) dashboard() group { return o.group("Dashboard") }
+
+func (o *options) base(to *int) {
+	number(o.dashboard(), to, "base", NewestVersion, NewestVersion, 1<<40, "`VERSION` that was changed: the server refuses if there is a newer one; 0 is for a new dashboard (-1: replace the newest)")
 }
 
-// ListDashboardsFlags returns the flags of `quern dashboard list`.
-func ListDashboardsFlags() []cli.Flag {
-	return append(TokensFlags(), boolean(catDashboard, "deleted", false, "list deleted dashboards too"))
+// ListDashboardsFlags and FromListDashboards are of `quern dashboard list`.
+var ListDashboardsFlags, FromListDashboards = command(func(o *options, l *ListDashboards) {
+	l.rows(o)
+	o.dashboard().boolean(&l.Deleted, "deleted", false, "list deleted dashboards too")
+})
+
+// DashboardFlags and FromDashboard are of `quern dashboard versions`.
+var DashboardFlags, FromDashboard = command(func(o *options, d *Dashboard) { d.which(o) })
+
+// GetDashboardFlags and FromGetDashboard are of `quern dashboard get`.
+var GetDashboardFlags, FromGetDashboard = command(func(o *options, d *Dashboard) {
+	d.which(o)
+	number(o.dashboard(), &d.Version, "at-version", 0, 0, 1<<40, "`VERSION` to get, of those that `quern dashboard versions` lists (0: the newest)")
+})
+
+// DeleteDashboardFlags and FromDeleteDashboard are of `quern dashboard delete`.
+var DeleteDashboardFlags, FromDeleteDashboard = command(func(o *options, d *Dashboard) {
+	d.which(o)
+	o.base(&d.Base)
+})
+
+func (d *Dashboard) which(o *options) {
+	d.rows(o)
+	o.argument(&d.ID, "name the dashboard by its id, as `quern dashboard list` shows it; flags come before it")
 }
 
-// GetDashboardFlags returns the flags of `quern dashboard get`.
-func GetDashboardFlags() []cli.Flag {
-	return append(TokensFlags(), integer(catDashboard, "at-version", 0, "`VERSION` to get, of those that `quern dashboard versions` lists (0: the newest)"))
-}
-
-// DeleteDashboardFlags returns the flags of `quern dashboard delete`.
-func DeleteDashboardFlags() []cli.Flag { return append(TokensFlags(), baseFlag()) }
-
-// PutDashboardFlags returns the flags of `quern dashboard put`.
-func PutDashboardFlags() []cli.Flag {
-	return append(TokensFlags(), str(catDashboard, "id", "", "`ID` of the dashboard: a-z, 0-9, _, . and - (default: made of the file's name)"), baseFlag())
-}
-
-// FromListDashboards reads the flags of `quern dashboard list`.
-func FromListDashboards(c *cli.Context) (ListDashboards, error) {
-	return read(c, func(p *parser, l *ListDashboards) {
-		l.Connection, l.Deleted = p.connection(), p.c.Bool("deleted")
+// PutDashboardFlags and FromPutDashboard are of `quern dashboard put`.
+var PutDashboardFlags, FromPutDashboard = command(func(o *options, d *DashboardFile) {
+	d.rows(o)
+	d.file(o)
+	o.dashboard().text(&d.ID, "id", "", "`ID` of the dashboard: a-z, 0-9, _, . and - (default: made of the file's name)")
+	o.base(&d.Base)
+	o.check(func(*cli.Context) error {
+		if d.ID == "" && d.File == "-" {
+			return errors.New("--id: must be given for standard input")
+		}
+		return nil
 	})
-}
+})
 
-// FromDashboard reads the flags and the argument of the commands about one dashboard.
-func FromDashboard(c *cli.Context) (Dashboard, error) {
-	return read(c, func(p *parser, d *Dashboard) {
-		d.Connection = p.connection()
-		if d.ID = c.Args().First(); c.NArg() != 1 || d.ID == "" {
-			p.add(errors.New("name the dashboard by its id, as `quern dashboard list` shows it; flags come before it"))
-		}
-		if has(c, "at-version") {
-			d.Version = p.within("at-version", 0, 1<<40)
-		}
-		if has(c, "base") {
-			d.Base = p.within("base", NewestVersion, 1<<40)
-		}
-	})
-}
+// FromConvertDashboard is of `quern dashboard convert`, which has no flags.
+var _, FromConvertDashboard = command(func(o *options, d *DashboardFile) { d.file(o) })
 
-// FromPutDashboard reads the flags and the argument of `quern dashboard put`.
-func FromPutDashboard(c *cli.Context) (DashboardFile, error) {
-	return read(c, func(p *parser, d *DashboardFile) {
-		d.Connection, d.File = p.connection(), p.file()
-		d.Base = p.within("base", NewestVersion, 1<<40)
-		if d.ID = p.c.String("id"); d.ID == "" && d.File == "-" {
-			p.add(errors.New("--id: must be given for standard input"))
-		}
-	})
-}
-
-// FromConvertDashboard reads the argument of `quern dashboard convert`.
-func FromConvertDashboard(c *cli.Context) (DashboardFile, error) {
-	return read(c, func(p *parser, d *DashboardFile) { d.File = p.file() })
-}
-
-// file reads the argument that is a file.
-func (p *parser) file() string {
-	name := p.c.Args().First()
-	if p.c.NArg() != 1 || name == "" {
-		p.add(errors.New("name one file with a dashboard, or - for standard input; flags come before it"))
-	}
-	return name
-}
-
-// has returns whether a command has a flag.
-func has(c *cli.Context, name string) bool {
-	for _, f := range c.Command.Flags {
-		for _, n := range f.Names() {
-			if n == name {
-				return true
-			}
-		}
-	}
-	return false
+func (d *DashboardFile) file(o *options) {
+	o.argument(&d.File, "name one file with a dashboard, or - for standard input; flags come before it")
 }

@@ -1,9 +1,27 @@
 package config
 
 import (
+	"errors"
 	"io"
 	"log/slog"
 )
+
+// Log says what is logged, and how.
+type Log struct {
+	LogLevel  slog.Level
+	LogFormat string
+}
+
+// rows adds the rows of a command that logs.
+func (l *Log) rows(o *options) {
+	parsed(o.server(), &l.LogLevel, "log-level", "info", "lowest level to log: debug, info, warn or error", func(s string) (level slog.Level, err error) {
+		if level.UnmarshalText([]byte(s)) != nil {
+			err = errors.New("must be debug, info, warn or error")
+		}
+		return level, err
+	})
+	o.server().oneOf(&l.LogFormat, "log-format", "text", "format of the log on standard error: text or json", "text", "json")
+}
 
 // Logger returns the process's logger.
 func (l Log) Logger(w io.Writer) *slog.Logger {

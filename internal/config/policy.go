@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/urfave/cli/v2"
+
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 )
@@ -20,17 +22,69 @@ type Policy struct {
 	SourceLabels                                     metric.SourceLabels
 }
 
-func (p *parser) policy() Policy {
-	out := Policy{
-		LateGrace:        p.given("late-grace", notNegative),
-		AggregationDelay: p.given("aggregation-delay", positive),
-		AgeCap:           p.given("age-cap", positive),
-		Retention:        p.retention(),
+// Retention is how long rows are kept, by the name of the level, for the levels that --retention
+// names. Only the ladder shows whether its levels exist.
+type Retention map[string]time.Duration
+
+// retention adds --retention.
+func (p *Policy) retention(o *options) {
+	given(o.store(), &p.Retention, "retention", "raw=7d,1h=90d,6h=1y,24h=5y", "retention of each level, as LEVEL=SPAN,…; 0 keeps a level for ever", parseRetention)
+}
+
+func parseRetention(text string) (Retention, error) {
+	out := Retention{}
+	for part := range strings.SplitSeq(text, ",") {
+		name, value, ok := strings.Cut(strings.TrimSpace(part), "=")
+		if !ok {
+			return nil, fmt.Errorf("%q is not of the form LEVEL=SPAN", part)
+		}
+		keep, err := metric.ParseSpan(value)
+		switch {
+		case err != nil:
+			return nil, err
+		case keep < 0:
+			return nil, fmt.Errorf("%s of %s: must not be negative; 0 is for ever", value, name)
+		}
+		out[name] = keep
 	}
-	if grace, delay := out.LateGrace, out.AggregationDelay; grace != nil && delay != nil && len(p.errs) == 0 {
-		p.add(checkGrace(*grace, *delay))
+	return out, nil
+}
+
+// timing adds the rows for when data enters a slice and when the slice is ground.
+func (p *Policy) timing(o *options) {
+	zeroOrMore := spanCheck{notNegative.valid, "must be 0 or more"}
+	o.aggregation().givenSpan(&p.AgeCap, "age-cap", defaultAgeCap, positive, "maximum age of a sample")
+	o.aggregation().givenSpan(&p.AggregationDelay, "aggregation-delay", defaultDelay, positive, "time between the end of a slice and its run")
+	o.aggregation().givenSpan(&p.LateGrace, "late-grace", defaultGrace, zeroOrMore, "time after the end of a slice during which data still enters it on time")
+	o.check(func(*cli.Context) error {
+		if p.LateGrace == nil || p.AggregationDelay == nil {
+			return nil
+		}
+		return checkGrace(*p.LateGrace, *p.AggregationDelay)
+	})
+}
+
+// shared adds the rows on which all processes that take samples must agree.
+func (p *Policy) shared(o *options) {
+	o.ingest().givenSpan(&p.FutureLimit, "future-limit", defaultFutureLimit, positive, "maximum time that a sample may be ahead of the clock")
+	given(o.ingest(), &p.SourceLabels, storage.SourceLabelsFlag, strings.Join(defaultSourceLabels, ","),
+		"`LABEL,…` that may name the source of a series without a label source, in order of preference; the same for all protocols, and fixed by the first process that opens the store", parseSourceLabels)
+}
+
+func parseSourceLabels(text string) (metric.SourceLabels, error) {
+	out := splitWords(text)
+	for i, name := range out {
+		switch {
+		case slices.Contains(out[:i], name):
+			return nil, fmt.Errorf("must not name %s twice", name)
+		case name == metric.SourceLabel || name == metric.NameLabel:
+			return nil, fmt.Errorf("must not name %s: it is no label that may stand for the source", name)
+		}
 	}
-	return out
+	if len(out) == 0 {
+		return nil, errors.New("must name at least one label")
+	}
+	return out, nil
 }
 
 func checkGrace(grace, delay time.Duration) error {
@@ -39,19 +93,6 @@ func checkGrace(grace, delay time.Duration) error {
 	}
 	return fmt.Errorf("--late-grace %s: must be shorter than --aggregation-delay, which is %s: a slice may be ground only after data has stopped entering it",
 		metric.FormatSpan(grace), metric.FormatSpan(delay))
-}
-
-// given reads a span that must be valid, nil if it is not given.
-func (p *parser) given(flag string, valid func(time.Duration) bool) *time.Duration {
-	if !p.c.IsSet(flag) {
-		return nil
-	}
-	must := "must be more than 0"
-	if valid(0) {
-		must = "must be 0 or more"
-	}
-	d := p.spanOf(flag, must, valid)
-	return &d
 }
 
 // New returns the policy of a new store on a ladder: the given values, and the defaults for the
@@ -91,27 +132,6 @@ const (
 // service. Telegraf's host is before Prometheus' instance because plugins of Telegraf and collectd have both, and call
 // a disk or a processor the instance.
 var defaultSourceLabels = metric.SourceLabels{"host", "instance", "hostname", "host_name", "node", "k8s_node_name", "pod", "server", "job"}
-
-// sourceLabels reads the labels that may name a source, nil if they are not given.
-func (p *parser) sourceLabels() metric.SourceLabels {
-	const flag = storage.SourceLabelsFlag
-	if !p.c.IsSet(flag) {
-		return nil
-	}
-	out := p.list(flag)
-	if len(out) == 0 {
-		p.fail(flag, "must name at least one label")
-	}
-	for i, name := range out {
-		switch {
-		case slices.Contains(out[:i], name):
-			p.fail(flag, "must not name %s twice", name)
-		case name == metric.SourceLabel || name == metric.NameLabel:
-			p.fail(flag, "must not name %s: it is no label that may stand for the source", name)
-		}
-	}
-	return out
-}
 
 // Over returns the store's policy with the given values in their place. The error says which values
 // conflict on the ladder, or with what cannot be changed.

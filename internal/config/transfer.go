@@ -12,9 +12,6 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// catTransfer is the category of the flags for exports and imports.
-const catTransfer = "Transfer"
-
 // Export holds the validated options of `quern export`.
 type Export struct {
 	Connection
@@ -35,67 +32,66 @@ type Import struct {
 	GiveUp time.Duration
 }
 
-// ExportFlags returns the flags of `quern export`.
-func ExportFlags() []cli.Flag {
-	return append(connectionFlags(), []cli.Flag{
-		configFlag(),
-		urlFlag(),
-		matchFlag(),
-		str(catRequest, "start", "-7d", "start `TIME`, such as 2026-11-21T12:00:00Z, 1795262400 or -6h"),
-		str(catRequest, "end", "now", "end `TIME`, in the forms of --start"),
-		boolean(catTransfer, "annotations", true, "export the annotations of the time range, too"),
-		str(catTransfer, "output", "-", "`FILE` to write, compressed if its name ends in .gz or .zst; - is standard output"),
-		span(catTransfer, "part", day, "time range of one request; a stopped export loses at most one of them"),
-		boolean(catTransfer, "overwrite", false, "start over, even if FILE exists"),
-	}...)
+// Salvage holds the validated options of `quern salvage`.
+type Salvage struct {
+	Dir       string
+	Output    string
+	Overwrite bool
 }
 
-// ImportFlags returns the flags of `quern import`.
-func ImportFlags() []cli.Flag {
-	return append(connectionFlags(), []cli.Flag{
-		configFlag(),
-		str(catServer, "url", "http://127.0.0.1:9095", "`URL` of the Quern server to send samples to"),
-		integer(catTransfer, "rate", 0, "maximum number of samples sent per second; 0 is no limit"),
-		span(catTransfer, "give-up", 10*time.Minute, "maximum time to wait for a server that is busy or unavailable"),
-	}...)
-}
-
-// FromExport reads the flags of `quern export`. The error names all mistakes at once.
-func FromExport(c *cli.Context) (Export, error) {
-	return read(c, func(p *parser, e *Export) {
-		e.Connection = p.connection()
-		if e.Match = p.c.StringSlice("match"); len(e.Match) == 0 {
+// ExportFlags and FromExport are of `quern export`.
+var ExportFlags, FromExport = command(func(o *options, e *Export) {
+	e.rows(o)
+	o.match(&e.Match)
+	o.request().timeRange(&e.Start, &e.End, "-7d")
+	o.transfer().boolean(&e.Annotations, "annotations", true, "export the annotations of the time range, too")
+	o.transfer().required(&e.Output, "output", "-", "`FILE` to write, compressed if its name ends in .gz or .zst; - is standard output")
+	o.transfer().span(&e.Part, "part", day, interval, "time range of one request; a stopped export loses at most one of them")
+	o.transfer().boolean(&e.Overwrite, "overwrite", false, "start over, even if FILE exists")
+	o.check(func(*cli.Context) error {
+		if len(e.Match) == 0 {
 			e.Match = []string{`{__name__!=""}`}
 		}
-		e.Start, e.End = p.rangeOf("start", "end")
-		e.Part = p.interval("part")
-		e.Annotations = p.c.Bool("annotations")
-		if e.Output = p.required("output"); e.Output == "-" {
+		if e.Output == "-" {
 			e.Output = ""
 		}
-		e.Overwrite = p.c.Bool("overwrite")
 		if e.Overwrite && e.Output == "" {
-			p.add(errors.New("--overwrite: needs --output FILE"))
+			return errors.New("--overwrite: needs --output FILE")
 		}
+		return nil
 	})
-}
+})
 
-// FromImport reads the flags of `quern import`. The error names all mistakes at once.
-func FromImport(c *cli.Context) (Import, error) {
-	return read(c, func(p *parser, i *Import) {
-		i.Connection, i.Files = p.connection(), p.c.Args().Slice()
-		i.Rate = p.within("rate", 0, 1<<40)
-		i.GiveUp = p.notNegative("give-up")
-		switch {
-		case len(i.Files) == 0:
-			p.add(errors.New("name the files to import, or - for standard input"))
-		case len(i.Files) > 1 && slices.Contains(i.Files, "-"):
-			p.add(errors.New("-: standard input cannot be combined with files"))
-		}
+// ImportFlags and FromImport are of `quern import`.
+var ImportFlags, FromImport = command(func(o *options, i *Import) {
+	i.rows(o)
+	number(o.transfer(), &i.Rate, "rate", 0, 0, 1<<40, "maximum number of samples sent per second; 0 is no limit")
+	o.transfer().span(&i.GiveUp, "give-up", 10*time.Minute, notNegative, "maximum time to wait for a server that is busy or unavailable")
+	o.check(func(c *cli.Context) error {
+		i.Files = c.Args().Slice()
 		for _, f := range i.Files {
 			if f == "" || strings.HasPrefix(f, "-") && f != "-" {
-				p.add(fmt.Errorf("%q is not a file name: put flags before the files, and ./ before a file name that begins with -", f))
+				return fmt.Errorf("%q is not a file name: put flags before the files, and ./ before a file name that begins with -", f)
 			}
 		}
+		switch {
+		case len(i.Files) == 0:
+			return errors.New("name the files to import, or - for standard input")
+		case len(i.Files) > 1 && slices.Contains(i.Files, "-"):
+			return errors.New("-: standard input cannot be combined with files")
+		}
+		return nil
 	})
-}
+})
+
+// SalvageFlags and FromSalvage are of `quern salvage`.
+var SalvageFlags, FromSalvage = command(func(o *options, s *Salvage) {
+	o.configFile()
+	o.transfer().boolean(&s.Overwrite, "overwrite", false, "start over, even if OUT exists")
+	o.check(func(c *cli.Context) error {
+		if s.Dir, s.Output = c.Args().Get(0), c.Args().Get(1); c.NArg() != 2 || s.Dir == "" || s.Output == "" {
+			return errors.New("name the data directory and the file to write: quern salvage DIR OUT")
+		}
+		return nil
+	})
+})
