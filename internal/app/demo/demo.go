@@ -2,20 +2,19 @@
 // with what makes real data interesting.
 //
 //   - A day: load follows the time of day, each role with its own evening peak.
-//   - Noise, slow and quick, and values rounded as agents round them.
-//   - Counters, which restart at 0 when their source does: every 11 to 40 hours.
-//   - An incident every six hours, of 40 minutes, that begins in the first two of these
-//     hours: one role in one region gets slow, and its errors and queues grow.
-//   - Outages: on about one day in 30 a source is silent for 20 to 120 minutes.
-//   - Late reports: on about one day in 20 a source is cut off for ten minutes and
-//     delivers these reports 75 to 180 minutes later, after their slice is closed.
+//   - Noise, and counters, which restart at 0 when their source does.
+//   - An incident every six hours, of 40 minutes: one role in one region gets slow, and its errors and queues grow.
+//   - Late reports: on about one day in 20 a source is cut off for ten minutes and delivers these reports two hours
+//     later, after their slice is closed.
 //
-// All of it is a pure function of the seed and the time. Nothing is remembered from call to call,
-// so a restarted demo continues where it stopped, and a test can ask what was sent at any moment.
+// All of it is a function of the time. Nothing is remembered from call to call, so a restarted demo
+// continues where it stopped, and a test can ask what was sent at any moment.
 package demo
 
 import (
 	"fmt"
+	"hash/fnv"
+	"math"
 	"time"
 
 	"github.com/quern/quern/internal/ingest"
@@ -24,69 +23,42 @@ import (
 
 const (
 	minuteMs = int64(time.Minute / time.Millisecond)
-	hourMs   = int64(time.Hour / time.Millisecond)
+	hourMs   = 60 * minuteMs
 	dayMs    = 24 * hourMs
 
+	// intervalMs is the time between two reports of a source.
+	intervalMs = minuteMs
 	// metricsPerSource is the same for every role.
 	metricsPerSource = 10
+
+	incidentEveryMs, incidentMs = 6 * hourMs, 40 * minuteMs
+	cutMs, deliveredAfterMs     = 10 * minuteMs, 2 * hourMs
 )
 
 // Options says what is generated.
 type Options struct {
-	// Seed chooses the data centre. The default is 0.
-	Seed uint64
 	// Sources is the number of sources; half of them are web servers, a quarter each
 	// databases and caches. The default is 200.
 	Sources int
-	// Interval is the time between two reports of a source, in whole milliseconds. The default is
-	// 60s.
-	Interval time.Duration
 }
 
-// EnsureDefaults sets the defaults for zero values.
-func (o *Options) EnsureDefaults() {
-	if o.Sources == 0 {
-		o.Sources = 200
-	}
-	if o.Interval == 0 {
-		o.Interval = time.Minute
-	}
-}
-
-// Validate returns what is wrong with the options.
-func (o *Options) Validate() error {
-	if o.Sources < 1 {
-		return fmt.Errorf("demo sources: %d, must be at least 1", o.Sources)
-	}
-	if o.Interval < time.Millisecond || o.Interval%time.Millisecond != 0 {
-		return fmt.Errorf("demo interval: %s, must be whole milliseconds", o.Interval)
-	}
-	return nil
-}
-
-// Generator yields the reports. It is for one goroutine at a time.
-type Generator struct {
-	seed       uint64
-	intervalMs int64
-	sources    []source
-
-	// Reused from call to call.
-	reports      []ingest.Report
-	measurements []ingest.Measurement
-}
+// Generator yields the reports.
+type Generator struct{ sources []source }
 
 // New returns a generator.
 func New(o Options) (*Generator, error) {
-	o.EnsureDefaults()
-	if err := o.Validate(); err != nil {
-		return nil, err
+	if o.Sources == 0 {
+		o.Sources = 200
 	}
-	g := &Generator{seed: o.Seed, intervalMs: o.Interval.Milliseconds()}
+	if o.Sources < 1 {
+		return nil, fmt.Errorf("demo sources: %d, must be at least 1", o.Sources)
+	}
+	g := new(Generator)
 	counts := make(map[string]int)
 	for i := range o.Sources {
 		r := &roles[i%len(roles)]
 		counts[r.name]++
-		g.sources = append(g.sources, newSource(o.Seed, i, r, counts[r.name]))
+		g.sources = append(g.sources, newSource(r, fmt.Sprintf("%s-%03d", r.name, counts[r.name])))
 	}
 	return g, nil
 }
@@ -104,65 +76,29 @@ func (g *Generator) Sources(n int) []string {
 }
 
 // Interval returns the time between two reports of a source.
-func (g *Generator) Interval() time.Duration { return time.Duration(g.intervalMs) * time.Millisecond }
+func (g *Generator) Interval() time.Duration { return time.Duration(intervalMs) * time.Millisecond }
 
-// Reports returns what arrives at tMs, which is rounded down to the interval: one report of each
-// source that is not silent or cut off, then the late reports that are delivered now. Call it once
-// per interval, in order.
-//
-// The reports and what they refer to belong to the generator. They are valid until the next call
-// and must not be changed.
-func (g *Generator) Reports(tMs int64) []ingest.Report {
-	tMs -= floorMod(tMs, g.intervalMs)
-	g.reports = g.reports[:0]
-	g.measurements = g.measurements[:0]
-
+// Reports returns what arrives at tMs, which is rounded down to the interval: one report of each source that is not cut
+// off, and those that are delivered late now.
+func (g *Generator) Reports(tMs int64) (reports []ingest.Report) {
+	tMs -= tMs % intervalMs
 	for i := range g.sources {
 		s := &g.sources[i]
-		if !s.silent(tMs) && !s.cutOff(tMs) {
-			g.report(s, tMs)
+		if !s.cutOff(tMs) {
+			reports = append(reports, s.report(tMs))
+		}
+		if lateMs := tMs - deliveredAfterMs; s.cutOff(lateMs) {
+			reports = append(reports, s.report(lateMs))
 		}
 	}
-	for i := range g.sources {
-		s := &g.sources[i]
-		// Late reports delivered today were cut off today or yesterday.
-		for _, day := range [...]int64{floorDiv(tMs, dayMs) - 1, floorDiv(tMs, dayMs)} {
-			late, ok := s.lateness(day)
-			if !ok || tMs != g.tick(late.deliveredMs) {
-				continue
-			}
-			for at := g.tick(late.startMs); at < late.endMs; at += g.intervalMs {
-				if !s.silent(at) && late.startMs <= at {
-					g.report(s, at)
-				}
-			}
-		}
-	}
-	return g.reports
-}
-
-// tick rounds up to the interval.
-func (g *Generator) tick(tMs int64) int64 {
-	return tMs + floorMod(-tMs, g.intervalMs)
-}
-
-// report appends what s measures at tMs.
-func (g *Generator) report(s *source, tMs int64) {
-	from := len(g.measurements)
-	g.measurements = s.measure(g.measurements, tMs, g.intervalMs)
-	// An append may move the array. Earlier reports then keep the old array, which still holds
-	// their values.
-	g.reports = append(g.reports, ingest.Report{
-		Source:       s.name,
-		Measurements: g.measurements[from:len(g.measurements):len(g.measurements)],
-	})
+	return reports
 }
 
 // role is what a source does. It decides the shape of the source's data.
 type role struct {
 	name, work string
 	// peakHour is when the day is busiest, in hours UTC.
-	peakHour float64
+	peakHour int64
 	// perSecond is the mean rate of work, latencyMs the time that one piece takes.
 	perSecond, latencyMs float64
 	memory, disk         float64
@@ -181,58 +117,130 @@ var roles = [...]role{
 
 var regions = [...]string{"eu-central", "us-east", "ap-south"}
 
-// source is one server. The seed chooses all fields once.
+// source is one server. Its name chooses all fields.
 type source struct {
-	key    uint64
 	name   string
+	key    uint64
 	role   *role
-	region int
-	series [metricsPerSource]series
-
-	// scale makes some servers busier than others. phaseMs shifts the day a little.
-	scale, phaseMs float64
+	region int64
+	labels []metric.Label // sorted by name
+	// scale makes some servers busier than others.
+	scale float64
 	// The source restarts every everyMs, at phase restartMs.
 	everyMs, restartMs int64
-	// The disk fills for fillMs, then is cleaned up.
-	fillMs, filledMs int64
 }
 
-type series struct {
-	name   string
-	labels []metric.Label
-	key    uint64
-}
-
-func newSource(seed uint64, index int, r *role, nth int) source {
-	s := source{key: mix(seed ^ mix(uint64(index)+1)), role: r}
-	s.name = fmt.Sprintf("%s-%03d", r.name, nth)
-	s.region = int(s.draw("region", 0) * float64(len(regions)))
-	s.scale = 0.6 + 0.8*s.draw("scale", 0)
-	s.phaseMs = (s.draw("phase", 0) - 0.5) * float64(2*hourMs)
-	s.everyMs = 11*hourMs + int64(s.draw("every", 0)*float64(29*hourMs))
-	s.restartMs = int64(s.draw("restart", 0) * float64(s.everyMs))
-	s.fillMs = 3*dayMs + int64(s.draw("fill", 0)*float64(4*dayMs))
-	s.filledMs = int64(s.draw("filled", 0) * float64(s.fillMs))
-
-	// Shared by the source's series, sorted by name.
-	labels := []metric.Label{
+func newSource(r *role, name string) source {
+	h := fnv.New64a()
+	h.Write([]byte(name)) // it returns no error
+	s := source{name: name, key: h.Sum64(), role: r}
+	s.region = int64(s.random(1, 0) * float64(len(regions)))
+	s.scale = 0.6 + 0.8*s.random(2, 0)
+	s.everyMs = 11*hourMs + int64(s.random(3, 0)*float64(29*hourMs))
+	s.restartMs = int64(s.random(4, 0) * float64(s.everyMs))
+	s.labels = []metric.Label{
 		{Name: "env", Value: "prod"},
 		{Name: "region", Value: regions[s.region]},
 		{Name: "role", Value: r.name},
 	}
-	for i, name := range [metricsPerSource]string{
-		"cpu_usage_ratio",
-		"memory_used_bytes",
-		"disk_used_bytes",
-		r.work + "_total",
-		"errors_total",
-		"latency_milliseconds",
-		"queue_length",
-		"network_receive_bytes_total",
-		"open_connections",
-		"temperature_celsius",
-	} {
-		s.series[i] = series{name: name, labels: labels, key: mix(s.key ^ hashString(name))}
-	}
 	return s
 }
+
+// report returns what the source measures at tMs.
+func (s *source) report(tMs int64) ingest.Report {
+	r, step := s.role, tMs/intervalMs
+	upMs := (tMs - s.restartMs) % s.everyMs
+	load, trouble := s.load(tMs), s.trouble(tMs)
+	perSecond := r.perSecond * s.scale
+	out := ingest.Report{Source: s.name}
+	noise := func() float64 { return 2*s.random(uint64(10+len(out.Measurements)), step) - 1 }
+	add := func(name string, value float64) {
+		out.Measurements = append(out.Measurements, ingest.Measurement{Metric: name, Labels: s.labels, TimeMs: tMs, Value: value})
+	}
+	// The noise is less than a counter's slowest growth in one interval, so that the counter does not fall.
+	counter := func(name string, perSecond float64) {
+		add(name, math.Floor(perSecond*(s.busyMs(tMs, upMs)+0.05*float64(intervalMs)*(1+noise()))/1000))
+	}
+	add("cpu_usage_ratio", round(min(1, max(0.01, 0.08+0.3*load+0.06*noise()+0.3*trouble)), 1e4))
+	// Memory grows for some hours after a restart, then stays, in whole pages.
+	add("memory_used_bytes", pages(r.memory*(0.3+0.45*(1-math.Exp(-float64(upMs)/float64(3*hourMs)))+0.02*noise())))
+	// The disk fills for five days, then is cleaned up.
+	add("disk_used_bytes", pages(r.disk*(0.35+0.4*float64((tMs+s.restartMs)%(5*dayMs))/float64(5*dayMs))))
+	counter(r.work+"_total", perSecond)
+	add("errors_total", math.Floor(perSecond*0.002*(s.busyMs(tMs, upMs)+40*s.troubledMs(tMs, upMs))/1000))
+	add("latency_milliseconds", round(max(0.01, r.latencyMs*(0.7+0.4*load+0.2*noise())*(1+6*trouble)), 100))
+	add("queue_length", math.Floor(max(0, 3*load*load+2*noise()+120*trouble*s.scale)))
+	counter("network_receive_bytes_total", perSecond*1800)
+	add("open_connections", math.Floor(20+180*load*(1+trouble)+8*noise()))
+	add("temperature_celsius", round(34+14*load+noise()+4*trouble, 10))
+	return out
+}
+
+// depth is the depth of the day: load goes from 1-depth at night to 1+depth at the peak.
+const depth = 0.55
+
+// angle returns the angle of the day, 0 at the peak.
+func (s *source) angle(tMs int64) float64 {
+	return 2 * math.Pi * float64((tMs-s.role.peakHour*hourMs)%dayMs) / float64(dayMs)
+}
+
+// load returns how busy the source is: by the time of day, and more or less than others.
+func (s *source) load(tMs int64) float64 { return (1 + depth*math.Cos(s.angle(tMs))) * s.scale }
+
+// busyMs returns for how long the source has worked since it started upMs ago, counted by the load of the day: the
+// integral, so that a counter does not depend on earlier calls.
+func (s *source) busyMs(tMs, upMs int64) float64 {
+	return float64(upMs) + depth*float64(dayMs)/(2*math.Pi)*(math.Sin(s.angle(tMs))-math.Sin(s.angle(tMs-upMs)))
+}
+
+// incident returns when the incident of six hours begins, if it hits this source. Roles and regions take turns.
+func (s *source) incident(window int64) (beginMs int64, hit bool) {
+	hit = s.role.name == [...]string{"web", "db", "cache"}[window%3] && s.region == window/3%int64(len(regions))
+	return window*incidentEveryMs + hourMs, hit
+}
+
+// trouble returns how deep in an incident the source is: 0 outside, 1 at its worst.
+func (s *source) trouble(tMs int64) float64 {
+	begin, hit := s.incident(tMs / incidentEveryMs)
+	if !hit || tMs < begin || tMs >= begin+incidentMs {
+		return 0
+	}
+	return min(1, float64(tMs-begin)/float64(5*minuteMs), float64(begin+incidentMs-tMs)/float64(15*minuteMs))
+}
+
+// troubledMs returns how much of the time since the source started, upMs ago, it was in an incident.
+func (s *source) troubledMs(tMs, upMs int64) float64 {
+	total := int64(0)
+	for w := (tMs - upMs) / incidentEveryMs; w <= tMs/incidentEveryMs; w++ {
+		if begin, hit := s.incident(w); hit {
+			total += max(0, min(tMs, begin+incidentMs)-max(tMs-upMs, begin))
+		}
+	}
+	return float64(total)
+}
+
+// cutOff returns whether measurements at tMs arrive late.
+func (s *source) cutOff(tMs int64) bool {
+	day := tMs / dayMs
+	begin := day*dayMs + int64(s.random(6, day)*float64(dayMs-cutMs))
+	return s.random(5, day) < 1.0/20 && begin <= tMs && tMs < begin+cutMs
+}
+
+// random returns a number in [0, 1) for this source, a topic and a step. It mixes with the finaliser of splitmix64
+// (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014), so that neighbouring steps look unrelated.
+func (s *source) random(topic uint64, step int64) float64 {
+	x := s.key ^ topic<<56 ^ uint64(step)
+	for range 2 {
+		x += 0x9e3779b97f4a7c15
+		x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+		x = (x ^ x>>27) * 0x94d049bb133111eb
+		x ^= x >> 31
+	}
+	return float64(x>>11) / (1 << 53)
+}
+
+// round rounds to as many decimals as an agent would send, given as a power of ten.
+func round(x, to float64) float64 { return math.Round(x*to) / to }
+
+// pages rounds to whole pages of memory.
+func pages(bytes float64) float64 { return math.Floor(bytes/4096) * 4096 }
