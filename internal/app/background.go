@@ -5,9 +5,11 @@ import (
 	"errors"
 	"time"
 
+	"github.com/quern/quern/internal/access"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/documents/metadata"
 	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/limits/admission"
 	"github.com/quern/quern/internal/limits/throttle"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/rollup"
@@ -17,6 +19,45 @@ import (
 
 // warnEvery is the minimum time between two log lines about a failure that lasts.
 const warnEvery = time.Minute
+
+// start starts the background work, which runs until ctx is done.
+func (s *server) start(ctx context.Context) {
+	often := func(span time.Duration, failure string, do func(context.Context) error) {
+		s.background.Go(func() { s.every(ctx, span, failure, do) })
+	}
+	s.background.Go(func() { s.heartbeats(ctx) })
+	if s.roles.aggregate {
+		s.background.Go(func() { s.aggregation(ctx) })
+	}
+	if s.roles.ingest {
+		s.background.Go(func() { s.seals(ctx) })
+		// The chunks of failed commits are written again, even if no other commit follows.
+		often(ingest.SettleEvery, "cannot yet rewrite the chunks of a failed commit", s.engine.Ingest.Settle)
+		// What this process has learnt of metrics is stored, and what others have is read.
+		often(metadata.SyncEvery, "metadata", s.engine.catalog.Sync)
+		if s.shared() {
+			s.background.Go(func() { s.refreshes(ctx) })
+		}
+	}
+	often(access.RefreshEvery, "cannot learn of changed tokens; the known ones stay valid", s.refreshTokens)
+	if s.dashboards != nil {
+		s.background.Go(func() { s.dashboards.Watch(ctx, s.hangUps(ctx)) })
+	}
+	if s.graphite != nil {
+		s.log.Info("serving Graphite", "graphite_address", s.lines.Addr().String())
+		s.background.Go(func() {
+			if err := s.graphite.Serve(s.linesOverTLS(admission.Limit(s.lines, s.accepts.graphite, s.clients, nil))); err != nil {
+				s.log.Error("Graphite server failed", "err", err)
+			}
+		})
+	}
+	if s.cfg.HostMetrics {
+		s.background.Go(func() { s.hostMetrics(ctx) })
+	}
+	if s.demo != nil {
+		s.background.Go(func() { liveDemo(ctx, s.engine, s.demo, s.clk, s.log) })
+	}
+}
 
 // aggregation grinds what is due, and expires rows after each pass.
 func (s *server) aggregation(ctx context.Context) {
@@ -33,11 +74,6 @@ func (s *server) seals(ctx context.Context) {
 			s.log.Warn("seal failed; blocks will be ground from raw", "err", err)
 		}
 	}
-}
-
-// settles writes the chunks of failed commits again, even if no other commit follows.
-func (s *server) settles(ctx context.Context) {
-	s.every(ctx, ingest.SettleEvery, "cannot yet rewrite the chunks of a failed commit", s.engine.Ingest.Settle)
 }
 
 // refreshes adds the series that other processes register to the label index.
@@ -79,11 +115,6 @@ func (s *server) heartbeats(ctx context.Context) {
 	if err := s.engine.Member.Leave(leave); err != nil {
 		s.log.Debug("last heartbeat failed", "err", err)
 	}
-}
-
-// metadata stores what this process has learnt of metrics, and reads what others have.
-func (s *server) metadata(ctx context.Context) {
-	s.every(ctx, metadata.SyncEvery, "metadata", s.engine.catalog.Sync)
 }
 
 // recordError stores an error among those that the status shows.

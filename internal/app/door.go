@@ -15,6 +15,7 @@ import (
 	"github.com/quern/quern/internal/access"
 	"github.com/quern/quern/internal/access/webconfig"
 	"github.com/quern/quern/internal/config"
+	"github.com/quern/quern/internal/documents/dashboard"
 	"github.com/quern/quern/internal/protocol/respond"
 )
 
@@ -27,6 +28,17 @@ func (s *server) openWebConfig() (err error) {
 	return err
 }
 
+// openDashboards reads the directory of dashboards, if there is one.
+func (s *server) openDashboards() (err error) {
+	if s.cfg.Dashboards == "" {
+		return nil
+	}
+	s.dashboards, err = dashboard.OpenFiles(s.cfg.Dashboards, dashboard.FilesOptions{
+		Clock: s.clk, Logger: component(s.log, "dashboards"), Metrics: s.metrics,
+	})
+	return err
+}
+
 // checkDataDir returns an error if the server is locked, and other users of the machine could read the key that signs
 // logins. An open server lets them in anyway.
 func (s *server) checkDataDir() error {
@@ -36,12 +48,12 @@ func (s *server) checkDataDir() error {
 	return checkPrivate(s.cfg.DataDir, os.Geteuid())
 }
 
-// watchWebConfig keeps the web config as its files are until ctx is done. SIGHUP has them read at once.
-func (s *server) watchWebConfig(ctx context.Context) {
+// hangUps returns SIGHUPs, at which files are read again, until ctx is done.
+func (s *server) hangUps(ctx context.Context) <-chan os.Signal {
 	again := make(chan os.Signal, 1)
 	signal.Notify(again, syscall.SIGHUP)
-	defer signal.Stop(again)
-	s.web.Watch(ctx, again)
+	context.AfterFunc(ctx, func() { signal.Stop(again) })
+	return again
 }
 
 // lock says whom the server lets in. It returns an error if that would be strangers.
@@ -84,28 +96,6 @@ func (s *server) scheme() string {
 		return "https://"
 	}
 	return "http://"
-}
-
-// audit returns the log of who did what.
-func (s *server) audit() *access.Audit {
-	return access.NewAudit(component(s.log, "audit"), s.clk, s.metrics)
-}
-
-// door returns what tells clients apart.
-func (s *server) door(audit *access.Audit) *access.Door {
-	opts := access.Options{Lock: s.locks, Clock: s.clk, Hosts: s.cfg.AllowedHosts, Clients: s.clients, Audit: audit, Tokens: s.tokens, Sessions: s.sessions}
-	if s.web != nil {
-		opts.Users = s.web
-	}
-	return access.NewDoor(opts)
-}
-
-// openTokens reads the tokens and sessions of the store.
-func (s *server) openTokens(ctx context.Context) {
-	s.tokens, s.sessions = access.NewTokens(s.engine.Store, s.clk, component(s.log, "access")), access.NewSessions(s.engine.Store, s.clk)
-	if err := s.refreshTokens(ctx); err != nil {
-		s.log.Warn("tokens cannot be read yet; each is looked up when it is used", "err", err)
-	}
 }
 
 // refreshTokens learns what other processes have done to tokens and sessions.

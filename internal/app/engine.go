@@ -44,6 +44,19 @@ type roles struct {
 	aggregate bool // grinds
 }
 
+// component returns a logger whose lines name the part of the process.
+func component(log *slog.Logger, name string) *slog.Logger { return log.With("component", name) }
+
+type store = backend.Store
+
+func (s *setup) opener() *backend.Opener {
+	return &backend.Opener{Config: s.cfg, Clock: s.clk, Logger: s.log}
+}
+
+func (s *setup) openStore(ctx context.Context, onFatal func(error)) (store, error) {
+	return s.opener().OpenAndAdopt(ctx, onFatal)
+}
+
 // shared reports whether other processes use the store too.
 func (s *setup) shared() bool { return s.cfg.Store == config.Cassandra }
 

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -45,3 +46,17 @@ func (g *gate) close(ctx context.Context) bool {
 		return false
 	}
 }
+
+// condition holds why the process cannot serve now, or nil.
+type condition struct{ err atomic.Pointer[error] }
+
+func (c *condition) set(err error) { c.err.Store(&err) }
+
+func (c *condition) get() error {
+	if err := c.err.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+var errOpening = errors.New("the store is being opened")

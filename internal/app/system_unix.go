@@ -32,3 +32,13 @@ func checkPrivate(dir string, user int) error {
 	return fmt.Errorf("data directory %s has the mode %#o and belongs to user %d: other users of this machine could read the key that "+
 		"signs logins: run `%s`, and set StateDirectoryMode=0700 if a unit of systemd makes the directory", dir, mode, owner, cure)
 }
+
+// mayOpen returns how many files this process may open, 0 if that is not known. Go's runtime has raised the soft limit
+// to the hard one.
+func mayOpen() uint64 {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		return 0
+	}
+	return uint64(limit.Cur) //nolint:unconvert // it is signed on some systems
+}
