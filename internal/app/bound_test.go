@@ -2,14 +2,12 @@ package app
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -328,76 +326,4 @@ func TestSamplesOfTokens(t *testing.T) {
 	require.Equal(t, http.StatusOK, s.send(other, http.MethodPost, "/api/v1/reports", body).Code)
 	id, _, _ := strings.Cut(strings.TrimPrefix(token, "quern_"), "_")
 	require.Contains(t, s.get(other, "/metrics"), `quern_http_limited_requests_total{token="`+id+`"} 5`)
-}
-
-// heldReply is a client that reads its reply when it is told to.
-type heldReply struct {
-	*httptest.ResponseRecorder
-	writes chan<- string
-	name   string
-	read   <-chan struct{}
-}
-
-func (h *heldReply) Write(p []byte) (int, error) {
-	h.writes <- h.name
-	<-h.read
-	return h.ResponseRecorder.Write(p)
-}
-
-// TestQueriesLeaveRoom: the queries of one token, from whatever address, leave turns for those of others. When clients
-// hold all turns, reports are taken as before.
-func TestQueriesLeaveRoom(t *testing.T) {
-	s := newBoundServer(t, func(s *server) { s.cfg.Query.Concurrency = 4 })
-	greedy, other := s.token(access.NewToken{Roles: access.Read}), s.token(access.NewToken{Roles: access.Read})
-	modest := s.token(access.NewToken{Roles: access.Read, Limits: access.TokenLimits{Queries: 1}})
-	writes, read := make(chan string, 20), make(chan struct{})
-	var asking sync.WaitGroup
-	ask := func(token, name, from string) {
-		asking.Go(func() {
-			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://127.0.0.1/api/v1/query?query=1", http.NoBody)
-			r.RemoteAddr = from
-			r.Header.Set("Authorization", "Bearer "+token)
-			s.http.ServeHTTP(&heldReply{httptest.NewRecorder(), writes, name, read}, r)
-		})
-	}
-	ask(greedy, "greedy", "127.0.0.1:1")
-	ask(greedy, "greedy", "192.0.2.1:1")
-	require.Equal(t, "greedy", <-writes)
-	require.Equal(t, "greedy", <-writes)
-	for i := range 5 {
-		ask(greedy, "greedy again", fmt.Sprintf("192.0.2.%d:1", i))
-	}
-	ask(modest, "modest", "192.0.2.1:1")
-	require.Equal(t, "modest", <-writes)
-	ask(modest, "modest again", "127.0.0.1:1")
-	ask(other, "other", "192.0.2.1:1")
-	require.Equal(t, "other", <-writes)
-
-	w := s.send(s.token(access.NewToken{Roles: access.Write}), http.MethodPost, "/api/v1/reports", `{"source":"a","measurements":[{"metric":"m","value":1}]}`)
-	require.Equal(t, http.StatusOK, w.Code, w.Body)
-	require.Empty(t, writes, "nobody else has a turn")
-	close(read)
-	asking.Wait()
-	require.Len(t, writes, 6, "all have had their turn")
-}
-
-// TestHalvesOfPairs: a measurement with half of a surrogate pair in a label or its name is rejected. It becomes no series of
-// another name, and the others of the report are kept.
-func TestHalvesOfPairs(t *testing.T) {
-	s := newBoundServer(t, nil)
-	all := s.token(access.NewToken{Roles: access.Read | access.Write})
-	w := s.send(all, http.MethodPost, "/api/v1/reports", `[{"source":"a","measurements":[{"metric":"m","labels":{"l":"\ud83d\ude00"},"value":1},
-		{"metric":"m","labels":{"l":"\ud800"},"value":2},{"metric":"m","labels":{"l":"\ud801"},"value":3},
-		{"metric":"m\udc00","value":4},{"metric":"m","labels":{"\udc00":"l"},"value":5}]}]`)
-	require.Equal(t, http.StatusOK, w.Code, w.Body)
-	var reply wire.Report
-	require.NoError(t, json.Unmarshal(w.Body.Bytes(), &reply))
-	require.Equal(t, 1, reply.Accepted)
-	said := make(map[int]string)
-	for _, r := range reply.Rejected {
-		said[r.Index] = r.Reason
-		require.Contains(t, r.Message, "not valid UTF-8")
-	}
-	require.Equal(t, map[int]string{1: "invalid_label", 2: "invalid_label", 3: "invalid_metric", 4: "invalid_label"}, said)
-	require.JSONEq(t, `{"status":"success","data":["😀"]}`, s.get(all, "/api/v1/label/l/values"))
 }

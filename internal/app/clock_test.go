@@ -1,13 +1,11 @@
 package app
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"log/slog"
 	"net/http"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -41,28 +39,10 @@ func (o *offset) Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// logged is a log that the test reads.
-type logged struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
 // TestClockRefused: a server that starts with its clock far ahead says so in its log, its metric, its status and
 // to whoever writes, and answers reads, until the clock is right or the server is started with --accept-clock.
 func TestClockRefused(t *testing.T) {
-	clk, log := &offset{beat: make(chan struct{})}, &logged{}
+	clk, log := &offset{beat: make(chan struct{})}, &lockedBuffer{}
 	cfg := testConfig(t)
 	start := func() (addr string, end func()) {
 		s := newServer(setup{cfg: cfg, roles: roles{ingest: true, aggregate: true}, clk: clk, log: slog.New(slog.NewTextHandler(log, nil))})
@@ -132,7 +112,7 @@ func TestClockRefused(t *testing.T) {
 	right()
 	end()
 
-	log.text.Reset()
+	log.buf.Reset()
 	clk.by.Store(int64(9 * 24 * time.Hour))
 	addr, end = start()
 	beat()

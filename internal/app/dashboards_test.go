@@ -18,7 +18,6 @@ import (
 
 	"github.com/quern/quern/internal/agent/hostmetrics"
 	"github.com/quern/quern/internal/app/demo"
-	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/commands"
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/documents/dashboard"
@@ -51,140 +50,130 @@ func asked[T any](t *testing.T, method, url, body string) (code int, data T, fai
 	return resp.StatusCode, out.Data, failure
 }
 
-// onEachStore runs a test on a server of each kind.
-func onEachStore(t *testing.T, do func(t *testing.T, s *server)) {
-	t.Run("embedded", func(t *testing.T) { do(t, testServer(t)) })
-	t.Run("shared", func(t *testing.T) {
-		do(t, sharedServer(t, roles{ingest: true}, newSharedStore("1h,6h,24h", clock.System{})))
-	})
-}
-
 const shop = `{"format":1,"title":"Shop","panels":[{"id":1,"kind":"text","at":{"x":0,"y":0,"w":4,"h":2},"text":"<b>hi</b>"}]}`
 
 // TestDashboards goes through the life of a dashboard over HTTP.
 func TestDashboards(t *testing.T) {
-	onEachStore(t, func(t *testing.T, s *server) {
-		ctx, cancel := context.WithCancel(t.Context())
-		addr, end := serving(ctx, t, s)
-		base := addr + wire.DashboardsPath
-		code, made, _ := asked[wire.DashboardVersion](t, "PUT", base+"/shop?base=0", shop)
-		require.Equal(t, 200, code)
-		require.Equal(t, wire.DashboardVersion{ID: "shop", Version: 1}, made)
-		code, got, _ := asked[wire.Dashboard](t, "GET", base+"/shop", "")
-		require.Equal(t, 200, code)
-		require.EqualValues(t, 1, got.Version)
-		require.Contains(t, string(got.Dashboard), `<b>hi</b>`)
-		d, err := dashboard.Decode(got.Dashboard)
-		require.NoError(t, err)
-		require.Equal(t, "Shop", d.Title)
+	s := testServer(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	addr, end := serving(ctx, t, s)
+	base := addr + wire.DashboardsPath
+	code, made, _ := asked[wire.DashboardVersion](t, "PUT", base+"/shop?base=0", shop)
+	require.Equal(t, 200, code)
+	require.Equal(t, wire.DashboardVersion{ID: "shop", Version: 1}, made)
+	code, got, _ := asked[wire.Dashboard](t, "GET", base+"/shop", "")
+	require.Equal(t, 200, code)
+	require.EqualValues(t, 1, got.Version)
+	require.Contains(t, string(got.Dashboard), `<b>hi</b>`)
+	d, err := dashboard.Decode(got.Dashboard)
+	require.NoError(t, err)
+	require.Equal(t, "Shop", d.Title)
 
-		// Of two writers from one version, one wins, and the other learns the newest.
-		var both sync.WaitGroup
-		codes, failures := make([]int, 2), make([]wire.Error, 2)
-		for i := range codes {
-			both.Go(func() {
-				codes[i], _, failures[i] = asked[wire.DashboardVersion](t, "PUT", base+"/shop?base=1", strings.Replace(shop, "Shop", fmt.Sprint("Writer ", i), 1))
-			})
-		}
-		both.Wait()
-		lost := 0
-		if codes[1] != 200 {
-			lost = 1
-		}
-		require.Equal(t, 200, codes[1-lost])
-		require.Equal(t, 409, codes[lost])
-		require.Equal(t, wire.Conflict, failures[lost].ErrorType)
-		require.EqualValues(t, 2, *failures[lost].Newest)
+	// Of two writers from one version, one wins, and the other learns the newest.
+	var both sync.WaitGroup
+	codes, failures := make([]int, 2), make([]wire.Error, 2)
+	for i := range codes {
+		both.Go(func() {
+			codes[i], _, failures[i] = asked[wire.DashboardVersion](t, "PUT", base+"/shop?base=1", strings.Replace(shop, "Shop", fmt.Sprint("Writer ", i), 1))
+		})
+	}
+	both.Wait()
+	lost := 0
+	if codes[1] != 200 {
+		lost = 1
+	}
+	require.Equal(t, 200, codes[1-lost])
+	require.Equal(t, 409, codes[lost])
+	require.Equal(t, wire.Conflict, failures[lost].ErrorType)
+	require.EqualValues(t, 2, *failures[lost].Newest)
 
-		code, all, _ := asked[[]wire.DashboardHead](t, "GET", base, "")
-		require.Equal(t, 200, code)
-		require.Len(t, all, 3)
-		code, gone, _ := asked[wire.DashboardVersion](t, "DELETE", base+"/shop?base=2", "")
-		require.Equal(t, 200, code)
-		require.EqualValues(t, 3, gone.Version)
-		code, _, failure := asked[wire.Dashboard](t, "GET", base+"/shop", "")
-		require.Equal(t, 404, code)
-		require.Equal(t, wire.NotFound, failure.ErrorType)
-		require.Contains(t, failure.Error, "these versions are kept: 1, 2")
-		_, versions, _ := asked[[]wire.DashboardHead](t, "GET", base+"/shop/versions", "")
-		require.Len(t, versions, 3)
-		require.True(t, versions[0].Deleted)
-		_, all, _ = asked[[]wire.DashboardHead](t, "GET", base+"?deleted=true", "")
-		require.Len(t, all, 3)
+	code, all, _ := asked[[]wire.DashboardHead](t, "GET", base, "")
+	require.Equal(t, 200, code)
+	require.Len(t, all, 3)
+	code, gone, _ := asked[wire.DashboardVersion](t, "DELETE", base+"/shop?base=2", "")
+	require.Equal(t, 200, code)
+	require.EqualValues(t, 3, gone.Version)
+	code, _, failure := asked[wire.Dashboard](t, "GET", base+"/shop", "")
+	require.Equal(t, 404, code)
+	require.Equal(t, wire.NotFound, failure.ErrorType)
+	require.Contains(t, failure.Error, "these versions are kept: 1, 2")
+	_, versions, _ := asked[[]wire.DashboardHead](t, "GET", base+"/shop/versions", "")
+	require.Len(t, versions, 3)
+	require.True(t, versions[0].Deleted)
+	_, all, _ = asked[[]wire.DashboardHead](t, "GET", base+"?deleted=true", "")
+	require.Len(t, all, 3)
 
-		for _, c := range []struct {
-			method, path, body string
-			code               int
-			kind, want         string
-		}{
-			{"PUT", "/shop", shop, 400, wire.BadData, "say with base=N"},
-			{"PUT", "/shop?base=x", shop, 400, wire.BadData, "base must be the number of a version"},
-			{"PUT", "/SHOP?base=0", shop, 400, wire.BadData, "an id has 1 to 128"},
-			{"PUT", "/a?base=0", `{"format":1,"title":"t","panels":[{"id":1,"title":"P","kind":"no","at":{"w":1,"h":1}}]}`, 400, wire.BadData, `panel 1 "P": its kind is "no"`},
-			{"PUT", "/a?base=0", strings.Repeat(" ", dashboard.MaxBytes+1), 413, "", "larger than the limit of 1048576 bytes"},
-			{"PUT", "/a?base=7", shop, 409, wire.Conflict, "does not exist"},
-			{"PUT", "/hosts?base=0", shop, 403, wire.Forbidden, "save a copy"},
-			{"DELETE", "/hosts?base=0", "", 403, wire.Forbidden, "save a copy"},
-			{"DELETE", "/none?base=0", "", 404, wire.NotFound, "there is no dashboard"},
-			{"GET", "/shop?version=0", "", 400, wire.BadData, "version must be the number"},
-			{"GET", "/shop?version=9", "", 404, wire.NotFound, "has no version 9"},
-			{"GET", "/none/versions", "", 404, wire.NotFound, "there is no dashboard"},
-			{"GET", "?deleted=maybe", "", 400, wire.BadData, "deleted must be true or false"},
-			{"PUT", "/a?base=0", `{"title":"G","panels":[{"type":"stat","title":"Disks"}]}`, 400, wire.BadData, "quern dashboard convert"},
-		} {
-			code, _, failure := asked[json.RawMessage](t, c.method, base+c.path, c.body)
-			require.Equal(t, c.code, code, "%s %s: %s", c.method, c.path, failure.Error)
-			require.Equal(t, c.kind, failure.ErrorType)
-			require.Contains(t, failure.Error, c.want)
-		}
-		cancel()
-		require.NoError(t, <-end)
-	})
+	for _, c := range []struct {
+		method, path, body string
+		code               int
+		kind, want         string
+	}{
+		{"PUT", "/shop", shop, 400, wire.BadData, "say with base=N"},
+		{"PUT", "/shop?base=x", shop, 400, wire.BadData, "base must be the number of a version"},
+		{"PUT", "/SHOP?base=0", shop, 400, wire.BadData, "an id has 1 to 128"},
+		{"PUT", "/a?base=0", `{"format":1,"title":"t","panels":[{"id":1,"title":"P","kind":"no","at":{"w":1,"h":1}}]}`, 400, wire.BadData, `panel 1 "P": its kind is "no"`},
+		{"PUT", "/a?base=0", strings.Repeat(" ", dashboard.MaxBytes+1), 413, "", "larger than the limit of 1048576 bytes"},
+		{"PUT", "/a?base=7", shop, 409, wire.Conflict, "does not exist"},
+		{"PUT", "/hosts?base=0", shop, 403, wire.Forbidden, "save a copy"},
+		{"DELETE", "/hosts?base=0", "", 403, wire.Forbidden, "save a copy"},
+		{"DELETE", "/none?base=0", "", 404, wire.NotFound, "there is no dashboard"},
+		{"GET", "/shop?version=0", "", 400, wire.BadData, "version must be the number"},
+		{"GET", "/shop?version=9", "", 404, wire.NotFound, "has no version 9"},
+		{"GET", "/none/versions", "", 404, wire.NotFound, "there is no dashboard"},
+		{"GET", "?deleted=maybe", "", 400, wire.BadData, "deleted must be true or false"},
+		{"PUT", "/a?base=0", `{"title":"G","panels":[{"type":"stat","title":"Disks"}]}`, 400, wire.BadData, "quern dashboard convert"},
+	} {
+		code, _, failure := asked[json.RawMessage](t, c.method, base+c.path, c.body)
+		require.Equal(t, c.code, code, "%s %s: %s", c.method, c.path, failure.Error)
+		require.Equal(t, c.kind, failure.ErrorType)
+		require.Contains(t, failure.Error, c.want)
+	}
+	cancel()
+	require.NoError(t, <-end)
 }
 
 // TestGroups goes through the life of a group of metrics over HTTP.
 func TestGroups(t *testing.T) {
-	onEachStore(t, func(t *testing.T, s *server) {
-		ctx, cancel := context.WithCancel(t.Context())
-		addr, end := serving(ctx, t, s)
-		base := addr + wire.GroupsPath
-		code, made, _ := asked[wire.GroupVersion](t, "PUT", base+"/cpu?base=0", `{"name":"CPU","metrics":["b","a","b"],"sources":["web-1"]}`)
-		require.Equal(t, 200, code)
-		require.Equal(t, wire.GroupVersion{ID: "cpu", Version: 1}, made)
-		code, got, _ := asked[wire.Group](t, "GET", base+"/cpu", "")
-		require.Equal(t, 200, code)
-		require.JSONEq(t, `{"name":"CPU","metrics":["a","b"],"sources":["web-1"]}`, string(got.Group))
+	s := testServer(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	addr, end := serving(ctx, t, s)
+	base := addr + wire.GroupsPath
+	code, made, _ := asked[wire.GroupVersion](t, "PUT", base+"/cpu?base=0", `{"name":"CPU","metrics":["b","a","b"],"sources":["web-1"]}`)
+	require.Equal(t, 200, code)
+	require.Equal(t, wire.GroupVersion{ID: "cpu", Version: 1}, made)
+	code, got, _ := asked[wire.Group](t, "GET", base+"/cpu", "")
+	require.Equal(t, 200, code)
+	require.JSONEq(t, `{"name":"CPU","metrics":["a","b"],"sources":["web-1"]}`, string(got.Group))
 
-		// Who did not see the newest changes nothing.
-		_, made, _ = asked[wire.GroupVersion](t, "PUT", base+"/cpu?base=1", `{"name":"CPUs","metrics":["a"]}`)
-		require.EqualValues(t, 2, made.Version)
-		code, _, failure := asked[wire.GroupVersion](t, "PUT", base+"/cpu?base=1", `{"name":"Mine","metrics":["a"]}`)
-		require.Equal(t, 409, code)
-		require.EqualValues(t, 2, *failure.Newest)
-		code, _, _ = asked[wire.GroupVersion](t, "DELETE", base+"/cpu?base=1", "")
-		require.Equal(t, 409, code)
-		code, _, failure = asked[wire.GroupVersion](t, "PUT", base+"/cpu?base=2", `{"name":"","metrics":["a"]}`)
-		require.Equal(t, 400, code, failure.Error)
-		code, _, failure = asked[wire.GroupVersion](t, "PUT", base+"/cpu?base=2", `{"name":"`+strings.Repeat("x", group.MaxBytes)+`"}`)
-		require.Equal(t, 413, code, failure.Error)
-		code, all, _ := asked[[]wire.GroupHead](t, "GET", base, "")
-		require.Equal(t, 200, code)
-		require.Len(t, all, 1)
-		require.Equal(t, "CPUs", all[0].Name)
+	// Who did not see the newest changes nothing.
+	_, made, _ = asked[wire.GroupVersion](t, "PUT", base+"/cpu?base=1", `{"name":"CPUs","metrics":["a"]}`)
+	require.EqualValues(t, 2, made.Version)
+	code, _, failure := asked[wire.GroupVersion](t, "PUT", base+"/cpu?base=1", `{"name":"Mine","metrics":["a"]}`)
+	require.Equal(t, 409, code)
+	require.EqualValues(t, 2, *failure.Newest)
+	code, _, _ = asked[wire.GroupVersion](t, "DELETE", base+"/cpu?base=1", "")
+	require.Equal(t, 409, code)
+	code, _, failure = asked[wire.GroupVersion](t, "PUT", base+"/cpu?base=2", `{"name":"","metrics":["a"]}`)
+	require.Equal(t, 400, code, failure.Error)
+	code, _, failure = asked[wire.GroupVersion](t, "PUT", base+"/cpu?base=2", `{"name":"`+strings.Repeat("x", group.MaxBytes)+`"}`)
+	require.Equal(t, 413, code, failure.Error)
+	code, all, _ := asked[[]wire.GroupHead](t, "GET", base, "")
+	require.Equal(t, 200, code)
+	require.Len(t, all, 1)
+	require.Equal(t, "CPUs", all[0].Name)
 
-		// Dashboards and groups do not share their ids.
-		code, _, _ = asked[wire.Dashboard](t, "GET", addr+wire.DashboardsPath+"/cpu", "")
-		require.Equal(t, 404, code)
-		code, _, _ = asked[wire.GroupVersion](t, "DELETE", base+"/cpu?base=2", "")
-		require.Equal(t, 200, code)
-		code, _, failure = asked[wire.Group](t, "GET", base+"/cpu", "")
-		require.Equal(t, 404, code)
-		require.Contains(t, failure.Error, `the group "cpu" was deleted; these versions are kept: 1, 2`)
-		_, all, _ = asked[[]wire.GroupHead](t, "GET", base, "")
-		require.Empty(t, all)
-		cancel()
-		require.NoError(t, <-end)
-	})
+	// Dashboards and groups do not share their ids.
+	code, _, _ = asked[wire.Dashboard](t, "GET", addr+wire.DashboardsPath+"/cpu", "")
+	require.Equal(t, 404, code)
+	code, _, _ = asked[wire.GroupVersion](t, "DELETE", base+"/cpu?base=2", "")
+	require.Equal(t, 200, code)
+	code, _, failure = asked[wire.Group](t, "GET", base+"/cpu", "")
+	require.Equal(t, 404, code)
+	require.Contains(t, failure.Error, `the group "cpu" was deleted; these versions are kept: 1, 2`)
+	_, all, _ = asked[[]wire.GroupHead](t, "GET", base, "")
+	require.Empty(t, all)
+	cancel()
+	require.NoError(t, <-end)
 }
 
 // TestDashboardCommands goes through the commands, with a file of Grafana and a server with files of its own.

@@ -50,10 +50,11 @@ func TestFewFiles(t *testing.T) {
 	s.mayOpen = func() uint64 { return 704 + 16 }
 	ctx, cancel := context.WithCancel(t.Context())
 	addr, end := serving(ctx, t, s)
+	var conns []net.Conn
 	open := func() net.Conn {
 		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", strings.TrimPrefix(addr, "http://"))
 		require.NoError(t, err)
-		t.Cleanup(func() { _ = conn.Close() })
+		conns = append(conns, conn)
 		return conn
 	}
 	for range 8 { // one client has half
@@ -62,6 +63,9 @@ func TestFewFiles(t *testing.T) {
 	line, err := bufio.NewReader(open()).ReadString('\n')
 	require.NoError(t, err)
 	require.Contains(t, line, "503")
+	for _, conn := range conns { // the server waits some seconds for those that have sent nothing
+		require.NoError(t, conn.Close())
+	}
 	cancel()
 	require.NoError(t, <-end)
 	require.Contains(t, said.String(), "raise its limit of open files")
@@ -74,6 +78,3 @@ func TestFewFiles(t *testing.T) {
 	defer l.Close()
 	require.ErrorContains(t, s.run(t.Context(), l, nil), "this process may open 256 files and needs 720 at least")
 }
-
-// TestMayOpen: the runtime has raised the limit, and it is known.
-func TestMayOpen(t *testing.T) { require.GreaterOrEqual(t, mayOpen(), uint64(256)) }

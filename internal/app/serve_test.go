@@ -244,8 +244,3 @@ func TestLocalSender(t *testing.T) {
 	require.NoError(t, <-end)
 	assert.ErrorContains(t, sender.Send(t.Context(), report), "shutting down")
 }
-
-func TestSource(t *testing.T) {
-	assert.Equal(t, "db-7", orHostName("db-7"))
-	assert.NotEmpty(t, orHostName(""))
-}

@@ -236,13 +236,6 @@ func TestRefusal(t *testing.T) {
 	l, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	assert.ErrorIs(t, s.run(t.Context(), l, nil), storage.ErrSettings)
-
-	// Only the open store shows which levels exist.
-	s = sharedServer(t, roles{ingest: true}, newSharedStore("10s,1m", clock.System{}))
-	s.cfg.Policy.Retention = config.Retention{"6h": time.Hour}
-	l, err = lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	assert.ErrorContains(t, s.run(t.Context(), l, nil), `no bucket "6h": there are raw,10s,1m`)
 }
 
 // TestRoles: a process serves only its roles, on the stored ladder.
