@@ -13,29 +13,11 @@ import (
 func TestMain(m *testing.M) { os.Exit(programtest.Main(m)) }
 
 func TestHelp(t *testing.T) {
-	for _, arg := range []string{"--help", "-h", "help"} {
-		out, err := programtest.Run(t, ingest(), arg)
-		require.NoError(t, err)
-		for _, want := range []string{"Examples:", "   ingest --listen", "--max-series", "$QUERN_CASSANDRA_HOSTS", "SIGTERM", "completion"} {
-			assert.Contains(t, out, want)
-		}
-	}
-	out, err := programtest.Run(t, ingest(), "--version")
+	out, err := programtest.Run(t, ingest(), "--help")
 	require.NoError(t, err)
-	assert.Regexp(t, `^ingest version \S+\n$`, out)
-}
-
-// TestUsage: each case is exit code 2, with a hint on what to do.
-func TestUsage(t *testing.T) {
-	for _, c := range []struct{ args, command, want string }{
-		{"serve", "ingest", `unknown command "serve"`},
-		{"--store pebble", "ingest", "use `quern serve`"},
-		{"--lisen :1", "ingest", `unknown flag --lisen; did you mean --listen?`},
-		{"--data-dir x", "ingest", `unknown flag --data-dir`},
-		{"--cassandra-hosts :", "ingest", `--cassandra-hosts :: must be HOST or HOST:PORT`},
-		{"--config /does/not/exist", "ingest", `--config: open /does/not/exist`},
-		{"completion tcsh", "ingest completion", `name one shell: bash, zsh or fish`},
-	} {
-		t.Run(c.args, func(t *testing.T) { programtest.Refused(t, ingest(), c.args, c.command, c.want) })
+	for _, want := range []string{"Examples:", "   ingest --listen", "--max-series", "$QUERN_CASSANDRA_HOSTS", "SIGTERM", "completion"} {
+		assert.Contains(t, out, want)
 	}
+	programtest.Refused(t, ingest(), "serve", "ingest", `unknown command "serve"`)
+	programtest.Refused(t, ingest(), "--data-dir x", "ingest", `unknown flag --data-dir`)
 }

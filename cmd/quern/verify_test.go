@@ -20,11 +20,8 @@ func TestVerifyUsage(t *testing.T) {
 	}
 	for args, want := range map[string]string{
 		"verify cpu":                      `unexpected argument "cpu"`,
-		"verify --mach cpu":               `unknown flag --mach; did you mean --match?`,
-		"verify --url nonsense":           `--url nonsense: must be like http://127.0.0.1:9095`,
 		"verify --match=":                 `--match: must not be empty`,
 		"verify --start yesterday":        `--start yesterday: must be a time such as`,
-		"verify --start now --end -1h":    `--start now: must be before --end, which is -1h`,
 		"verify --start 4000000000":       `--start must be before --end`,
 		"verify --limit -1":               `--limit -1: must be between 0 and`,
 		"verify --limit 1 --repair=maybe": `invalid boolean value "maybe" for -repair`,

@@ -123,41 +123,6 @@ func TestWhoMayAsk(t *testing.T) {
 	assert.Equal(t, []netip.Prefix{netip.MustParsePrefix("192.0.2.1/32"), netip.MustParsePrefix("2001:db8::/32")}, cfg.Proxies)
 }
 
-// commands returns all commands with flags, by name.
-func commands() map[string][]cli.Flag {
-	return map[string][]cli.Flag{
-		"quern serve": ServeFlags(), "quern agent": AgentFlags(), "quern schema apply": SchemaFlags(),
-		"quern verify": VerifyFlags(), "quern migrate": MigrateFlags(),
-		"quern reaggregate": ReaggregateFlags(), "quern explain": ExplainFlags(), "quern status": StatusFlags(), "quern series top": TopSeriesFlags(),
-		"quern settings": SettingsFlags(), "quern settings set": SetSettingsFlags(),
-		"quern export": ExportFlags(), "quern import": ImportFlags(), "quern salvage": SalvageFlags(),
-		"ingest": IngestFlags(), "aggregator": AggregatorFlags(),
-	}
-}
-
-// TestFlags checks that every flag has the form that the package promises.
-func TestFlags(t *testing.T) {
-	for name, flags := range commands() {
-		t.Run(name, func(t *testing.T) {
-			seen := map[string]bool{}
-			for _, f := range flags {
-				flag := f.Names()[0]
-				assert.False(t, seen[flag], "--%s is there twice", flag)
-				seen[flag] = true
-				assert.Len(t, f.Names(), 1, "--%s: the key in the file has one name", flag)
-				doc, ok := f.(cli.DocGenerationFlag)
-				require.True(t, ok, "--%s", flag)
-				assert.NotEmpty(t, doc.GetUsage(), "--%s", flag)
-				variable := "QUERN_" + strings.ToUpper(strings.NewReplacer("-", "_", ".", "_").Replace(flag))
-				assert.Equal(t, []string{variable}, doc.GetEnvVars(), "--%s", flag)
-				category, ok := f.(cli.CategorizableFlag)
-				require.True(t, ok, "--%s", flag)
-				assert.NotEmpty(t, category.GetCategory(), "--%s", flag)
-			}
-		})
-	}
-}
-
 func TestRetention(t *testing.T) {
 	for _, c := range []struct {
 		name string
