@@ -87,15 +87,15 @@ func (s *server) refreshes(ctx context.Context) {
 // the heartbeats also show whether the store answers. An embedded store that accepts no writes can
 // still be read.
 func (s *server) heartbeats(ctx context.Context) {
-	told := false
+	recorded := false
 	s.every(ctx, s.engine.Member.Every(), "heartbeat failed", func(ctx context.Context) error {
 		err := s.engine.Member.Beat(ctx)
 		unfit := errors.Is(err, storage.ErrConflict) || errors.Is(err, storage.ErrSettings)
-		if unfit && !told {
+		if unfit && !recorded {
 			s.recordError(ctx, "worker", err)
 		}
 		if unfit || err == nil {
-			told = unfit
+			recorded = unfit
 		}
 		// A wrong clock would put samples into slices that are already ground.
 		if checked, misfit := shards.Misfit(err); checked {

@@ -72,17 +72,17 @@ type process struct {
 	seen    *query.Sightings
 	catalog *metadata.Catalog
 	reader  *query.Querier // set by startIngest
-	beside  beside
+	errands errands
 }
 
-// beside is work on behalf of requests that outlasts them. It ends with the process.
-type beside struct {
+// errands are work on behalf of requests that outlasts them. They end with the process.
+type errands struct {
 	sync.WaitGroup
 	ctx context.Context
 	end context.CancelFunc
 }
 
-func (b *beside) run(work func(context.Context)) { b.Go(func() { work(b.ctx) }) }
+func (b *errands) run(work func(context.Context)) { b.Go(func() { work(b.ctx) }) }
 
 // newEngine makes the engine and fills its label index. Nothing runs yet.
 func (s *setup) newEngine(ctx context.Context, st storage.Store) (*process, error) {
@@ -107,7 +107,7 @@ func (s *setup) newEngine(ctx context.Context, st storage.Store) (*process, erro
 		if err := p.catalog.Refresh(ctx); err != nil {
 			return nil, err
 		}
-		opts.Late = &late.Options{Shared: s.shared(), Beside: p.beside.run}
+		opts.Late = &late.Options{Shared: s.shared(), Beside: p.errands.run}
 	}
 	if s.roles.aggregate {
 		opts.Rollup = &rollup.Options{Pack: true, RepackRate: repackRate, Logger: component(s.log, "aggregator"), Metrics: s.metrics}
@@ -133,11 +133,11 @@ const blocksInFlight = 32
 // startIngest starts to accept reports. Cancelling ctx aborts what is under way. unfit returns why
 // nothing may be written; see ingest.Options.
 func (s *setup) startIngest(ctx context.Context, p *process, unfit func() error) {
-	p.beside.ctx, p.beside.end = context.WithCancel(ctx)
+	p.errands.ctx, p.errands.end = context.WithCancel(ctx)
 	p.reader = query.New(query.Parts{
 		Store: p.Store, Index: p.index, Settings: p.Store.Settings(), WholeFrom: p.Store.WholeFrom, Clock: s.clk,
 	}, query.Options{
-		Outstanding: p.Recovery.Outstanding, FutureLimit: p.policy.FutureLimit, Late: p.Late, Sightings: p.seen, Beside: p.beside.run, Metrics: s.metrics,
+		Outstanding: p.Recovery.Outstanding, FutureLimit: p.policy.FutureLimit, Late: p.Late, Sightings: p.seen, Beside: p.errands.run, Metrics: s.metrics,
 		MaxSamples: s.cfg.Query.MaxSamples,
 	})
 	var leaseAge, window time.Duration
@@ -149,7 +149,7 @@ func (s *setup) startIngest(ctx context.Context, p *process, unfit func() error)
 		MaxSeries: s.cfg.MaxSeries, MaxSeriesPerSource: s.cfg.MaxSeriesPerSource, OnNew: p.index.Add,
 		MaxBytes: maxBytes, Memory: p.index,
 		Gone: p.reader.Gone, LeaseAge: leaseAge,
-		Beside: p.beside.run,
+		Beside: p.errands.run,
 	}, ingest.Options{
 		Window: window, OnSamples: p.seen.Saw, Unfit: unfit, Within: p.index.Within,
 		Logger: component(s.log, "ingest"), Metrics: s.metrics,
@@ -169,14 +169,14 @@ func (s *setup) countSeries(index *query.Index, reg *registry.Registry, maxBytes
 	gauge("quern_registry_series_bytes_limit", "Maximum memory for the labels of all series (half of the memory limit); 0 is no limit.", func() int { return int(maxBytes) })
 }
 
-// finish waits for the work beside requests, and makes durable what ingest and the catalog have
+// finish waits for the errands, and makes durable what ingest and the catalog have
 // accepted. It is called once, before Close.
 func (p *process) finish(ctx context.Context) error {
 	if p.Ingest == nil {
 		return nil
 	}
-	p.beside.end()
-	p.beside.Wait()
+	p.errands.end()
+	p.errands.Wait()
 	ctx, cancel := context.WithTimeout(ctx, drainTime)
 	defer cancel()
 	return errors.Join(p.Drain(), p.catalog.Flush(ctx))

@@ -344,7 +344,7 @@ func (s *server) closeStore(ctx context.Context) error {
 		return fmt.Errorf("a request has not ended %v after it was broken off: the process ends without closing the store, "+
 			"and nothing that was acknowledged is lost", s.patience)
 	}
-	s.engine.beside.Wait() // what the last requests have begun
+	s.engine.errands.Wait() // what the last requests have begun
 	return s.engine.Close()
 }
 

@@ -13,9 +13,9 @@ type Agent struct {
 
 // AgentFlags and FromAgent are of `quern agent`.
 var AgentFlags, FromAgent = command(func(o *options, a *Agent) {
-	a.Connection.rows(o)
+	a.Connection.addRows(o)
 	o.server().text(&a.Source, "source", "", "source name of this host (default: the host's name)")
 	o.server().span(&a.Interval, "interval", 10*time.Second, interval, "time between two collections")
 	number(o.server(), &a.QueueLimit, "queue-limit", 200_000, 1, 1<<30, "maximum number of measurements queued while the server is unavailable; beyond it the oldest are dropped")
-	a.Log.rows(o)
+	a.Log.addRows(o)
 })

@@ -38,7 +38,7 @@ func (o *options) annotation() group { return o.group("Annotation") }
 
 // AnnotateFlags and FromAnnotate are of `quern annotate`.
 var AnnotateFlags, FromAnnotate = command(func(o *options, a *Annotate) {
-	a.Connection.rows(o)
+	a.Connection.addRows(o)
 	parsed(o.annotation(), &a.Start, "at", "now", "`TIME` of a moment, such as 2026-11-21T12:00:00Z, 1795262400 or -6h", parseMoment)
 	var from, to metric.Moment
 	given(o.annotation(), &from, "from", "", "start `TIME` of a span", parseMoment)
@@ -79,7 +79,7 @@ var AnnotateFlags, FromAnnotate = command(func(o *options, a *Annotate) {
 
 // FindAnnotationsFlags and FromFindAnnotations are of `quern annotate list`.
 var FindAnnotationsFlags, FromFindAnnotations = command(func(o *options, f *FindAnnotations) {
-	f.Connection.rows(o)
+	f.Connection.addRows(o)
 	o.request().timeRange(&f.Start, &f.End, "-7d")
 	o.annotation().repeated(&f.Tags, "tag", "`TAG` that the annotations must have; repeat the flag for more, of which they must have all")
 	o.annotation().text(&f.Text, "text", "", "part of the text; the case of letters does not matter")
@@ -94,7 +94,7 @@ var FindAnnotationsFlags, FromFindAnnotations = command(func(o *options, f *Find
 
 // DeleteAnnotationFlags and FromDeleteAnnotation are of `quern annotate delete`.
 var DeleteAnnotationFlags, FromDeleteAnnotation = command(func(o *options, d *DeleteAnnotation) {
-	d.Connection.rows(o)
+	d.Connection.addRows(o)
 	parsed(o.annotation(), &d.Start, "start", "", "start `TIME` of the annotation, as `quern annotate list` shows it", parseMoment)
 	o.argument(&d.ID, "name the annotation as `quern annotate list` shows it: quern annotate delete --start TIME ID")
 })

@@ -48,8 +48,8 @@ func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 // consistencies are the CQL levels that are valid for both reads and writes.
 var consistencies = []string{"ONE", "TWO", "THREE", "QUORUM", "ALL", "LOCAL_ONE", "LOCAL_QUORUM", "EACH_QUORUM"}
 
-// rows adds the rows of a Cassandra cluster.
-func (cl *Cluster) rows(o *options) {
+// addRows adds the rows of a Cassandra cluster.
+func (cl *Cluster) addRows(o *options) {
 	store := o.store()
 	parsed(store, &cl.Hosts, "cassandra-hosts", "127.0.0.1:9042", "`HOST:PORT,…` of the first nodes to contact; the others are found through them", parseHosts)
 	store.required(&cl.Keyspace, "keyspace", "quern", "keyspace that holds the tables")

@@ -92,7 +92,7 @@ type Query struct {
 
 // ServeFlags and FromServe are of `quern serve`.
 var ServeFlags, FromServe = command(func(o *options, cfg *Config) {
-	cfg.process(o, "127.0.0.1:9095")
+	cfg.addProcess(o, "127.0.0.1:9095")
 	o.server().boolean(&cfg.HostMetrics, "host-metrics", true, "collect this host's own metrics")
 	o.server().text(&cfg.Source, "source", "", "source name of this host's metrics (default: the host's name)")
 	o.server().boolean(&cfg.Demo, "demo", false, "fill an empty store with 26 hours of generated reports, then keep generating")
@@ -111,43 +111,43 @@ var ServeFlags, FromServe = command(func(o *options, cfg *Config) {
 		}
 		return nil
 	})
-	cfg.Cluster.rows(o)
-	cfg.ladder(o)
-	cfg.servingRetention(o)
-	cfg.blockSize(o)
-	cfg.takes(o)
-	cfg.timing(o)
-	cfg.Log.rows(o)
+	cfg.Cluster.addRows(o)
+	cfg.addLadder(o)
+	cfg.addServingRetention(o)
+	cfg.addBlockSize(o)
+	cfg.addIngest(o)
+	cfg.addTiming(o)
+	cfg.Log.addRows(o)
 })
 
 // IngestFlags and FromIngest are of `ingest`.
 var IngestFlags, FromIngest = command(func(o *options, cfg *Config) {
-	cfg.process(o, "127.0.0.1:9095")
-	cfg.sharedStore(o)
-	cfg.ladder(o)
-	cfg.servingRetention(o)
-	cfg.blockSize(o)
-	cfg.takes(o)
-	cfg.timing(o)
-	cfg.Log.rows(o)
+	cfg.addProcess(o, "127.0.0.1:9095")
+	cfg.addSharedStore(o)
+	cfg.addLadder(o)
+	cfg.addServingRetention(o)
+	cfg.addBlockSize(o)
+	cfg.addIngest(o)
+	cfg.addTiming(o)
+	cfg.Log.addRows(o)
 })
 
 // AggregatorFlags and FromAggregator are of `aggregator`.
 var AggregatorFlags, FromAggregator = command(func(o *options, cfg *Config) {
-	cfg.process(o, "127.0.0.1:9096")
-	cfg.sharedStore(o)
-	cfg.ladder(o)
-	cfg.servingRetention(o)
-	cfg.timing(o)
-	cfg.Log.rows(o)
+	cfg.addProcess(o, "127.0.0.1:9096")
+	cfg.addSharedStore(o)
+	cfg.addLadder(o)
+	cfg.addServingRetention(o)
+	cfg.addTiming(o)
+	cfg.Log.addRows(o)
 })
 
 func (o *options) configFile() {
 	o.server().text(new(string), "config", "", "YAML `FILE` whose keys are the names of these flags")
 }
 
-// process adds the rows of every process that serves.
-func (cfg *Config) process(o *options, listen string) {
+// addProcess adds the rows of every process that serves.
+func (cfg *Config) addProcess(o *options, listen string) {
 	server := o.server()
 	o.configFile()
 	parsed(server, &cfg.Listen, "listen", listen, "`ADDRESS` to serve HTTP on", parseAddress)
@@ -168,8 +168,8 @@ func (cfg *Config) process(o *options, listen string) {
 	})
 }
 
-// sharedStore adds the rows of a process that shares its store with others.
-func (cfg *Config) sharedStore(o *options) {
+// addSharedStore adds the rows of a process that shares its store with others.
+func (cfg *Config) addSharedStore(o *options) {
 	parsed(o.store(), &cfg.Store, "store", Cassandra, "store to use: cassandra", func(s string) (string, error) {
 		switch strings.ToLower(s) {
 		case Cassandra:
@@ -179,15 +179,15 @@ func (cfg *Config) sharedStore(o *options) {
 		}
 		return "", errors.New("must be pebble or cassandra")
 	})
-	cfg.Cluster.rows(o)
+	cfg.Cluster.addRows(o)
 }
 
-// takes adds the rows of a process that takes reports and answers queries.
-func (cfg *Config) takes(o *options) {
+// addIngest adds the rows of a process that takes reports and answers queries.
+func (cfg *Config) addIngest(o *options) {
 	server, ingest, query := o.server(), o.ingest(), o.group("Query")
 	server.boolean(&cfg.EnableAdminAPI, "enable-admin-api", false, "allow clients to delete series through Prometheus' administrative API and to take back rows without raw samples")
 	server.text(&cfg.Dashboards, "dashboards", "", "`DIRECTORY` whose files *.json are dashboards; they are read again when they change, and cannot be changed in the page (default: none)")
-	cfg.shared(o)
+	cfg.addAgreed(o)
 	parsed(ingest, &cfg.InfluxBucketLabel, "influx-bucket-label", "", "`LABEL` that stores the InfluxDB 2 bucket or InfluxDB 1 retention policy of a series (default: none, so that equal series of several buckets overwrite each other)", func(s string) (string, error) {
 		if s == "db" {
 			return "", errors.New("must not be db: that label holds the database")
@@ -263,9 +263,9 @@ func parseExpression(text string) (*regexp.Regexp, error) {
 	return regexp.Compile("^(?s:" + text + ")$")
 }
 
-// servingRetention adds --retention of a process that serves. Annotations are no level of the store: their retention is
+// addServingRetention adds --retention of a process that serves. Annotations are no level of the store: their retention is
 // that of the process.
-func (cfg *Config) servingRetention(o *options) {
+func (cfg *Config) addServingRetention(o *options) {
 	given(o.store(), &cfg.Retention, "retention", "raw=7d,1h=90d,6h=1y,24h=5y,annotations=5y", "retention of each level, and of annotations after they were last written, as LEVEL=SPAN,…; 0 is for ever", parseRetention)
 	o.check(func(*cli.Context) error {
 		cfg.AnnotationRetention = 5 * year
@@ -277,13 +277,13 @@ func (cfg *Config) servingRetention(o *options) {
 	})
 }
 
-// blockSize adds --block-size.
-func (m *Made) blockSize(o *options) {
+// addBlockSize adds --block-size.
+func (m *Made) addBlockSize(o *options) {
 	givenNumber(o.ingest(), &m.BlockSize, "block-size", 128, 4096, "number of schedules in one block; a change takes effect from the slice after the next")
 }
 
-// ladder adds --rollups.
-func (m *Made) ladder(o *options) {
+// addLadder adds --rollups.
+func (m *Made) addLadder(o *options) {
 	given(o.aggregation(), &m.Ladder, "rollups", "1h,6h,24h", "widths of the roll-ups, each a multiple of the one before; fixed when the store is created", func(s string) (metric.Ladder, error) {
 		l, err := metric.ParseLadder(s)
 		if err != nil {

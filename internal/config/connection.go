@@ -25,8 +25,8 @@ type Connection struct {
 	SkipVerify                bool
 }
 
-// rows adds the rows of a command that asks a server.
-func (c *Connection) rows(o *options) {
+// addRows adds the rows of a command that asks a server.
+func (c *Connection) addRows(o *options) {
 	server := o.server()
 	parsed(server, (*string)(&c.Token), "token", "", "token to log in with; other users of this machine see it in the list of processes: better use --token-file or QUERN_TOKEN", func(s string) (string, error) {
 		if strings.ContainsAny(s, " \r\n\t") {

@@ -40,7 +40,7 @@ func (o *options) base(to *int) {
 
 // ListDashboardsFlags and FromListDashboards are of `quern dashboard list`.
 var ListDashboardsFlags, FromListDashboards = command(func(o *options, l *ListDashboards) {
-	l.rows(o)
+	l.addRows(o)
 	o.dashboard().boolean(&l.Deleted, "deleted", false, "list deleted dashboards too")
 })
 
@@ -60,13 +60,13 @@ var DeleteDashboardFlags, FromDeleteDashboard = command(func(o *options, d *Dash
 })
 
 func (d *Dashboard) which(o *options) {
-	d.rows(o)
+	d.addRows(o)
 	o.argument(&d.ID, "name the dashboard by its id, as `quern dashboard list` shows it; flags come before it")
 }
 
 // PutDashboardFlags and FromPutDashboard are of `quern dashboard put`.
 var PutDashboardFlags, FromPutDashboard = command(func(o *options, d *DashboardFile) {
-	d.rows(o)
+	d.addRows(o)
 	d.file(o)
 	o.dashboard().text(&d.ID, "id", "", "`ID` of the dashboard: a-z, 0-9, _, . and - (default: made of the file's name)")
 	o.base(&d.Base)

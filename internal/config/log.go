@@ -12,8 +12,8 @@ type Log struct {
 	LogFormat string
 }
 
-// rows adds the rows of a command that logs.
-func (l *Log) rows(o *options) {
+// addRows adds the rows of a command that logs.
+func (l *Log) addRows(o *options) {
 	parsed(o.server(), &l.LogLevel, "log-level", "info", "lowest level to log: debug, info, warn or error", func(s string) (level slog.Level, err error) {
 		if level.UnmarshalText([]byte(s)) != nil {
 			err = errors.New("must be debug, info, warn or error")

@@ -59,13 +59,13 @@ type Verify struct {
 
 // StatusFlags and FromStatus are of `quern status`.
 var StatusFlags, FromStatus = command(func(o *options, s *Status) {
-	s.rows(o)
+	s.addRows(o)
 	o.json(&s.JSON)
 })
 
 // ReaggregateFlags and FromReaggregate are of `quern reaggregate`.
 var ReaggregateFlags, FromReaggregate = command(func(o *options, r *Reaggregate) {
-	r.rows(o)
+	r.addRows(o)
 	o.match(&r.Match)
 	o.named(&r.Match)
 	o.request().required(&r.Start, "start", "", "start `TIME`: 2025-11-21T12:00:00Z, Unix seconds or ms, or a span back from now such as -6h")
@@ -75,7 +75,7 @@ var ReaggregateFlags, FromReaggregate = command(func(o *options, r *Reaggregate)
 
 // ExplainFlags and FromExplain are of `quern explain`.
 var ExplainFlags, FromExplain = command(func(o *options, x *Explain) {
-	x.rows(o)
+	x.addRows(o)
 	o.match(&x.Match)
 	o.named(&x.Match)
 	o.request().required(&x.Time, "time", "now", "`TIME` within the rows to explain: 2025-11-21T12:00:00Z, Unix seconds or ms, or a span back from now such as -6h")
@@ -85,7 +85,7 @@ var ExplainFlags, FromExplain = command(func(o *options, x *Explain) {
 
 // TopSeriesFlags and FromTopSeries are of `quern series top`.
 var TopSeriesFlags, FromTopSeries = command(func(o *options, t *TopSeries) {
-	t.rows(o)
+	t.addRows(o)
 	o.request().repeated(&t.Match, "match", "`SELECTOR` of the series to count; repeat the flag to add those that match another selector (default: all series)")
 	parsed(o.request(), &t.By, "by", "", "only list to print: `metric`, label, value or source (default: all)", func(s string) (string, error) {
 		if s == "" {
@@ -101,7 +101,7 @@ var TopSeriesFlags, FromTopSeries = command(func(o *options, t *TopSeries) {
 
 // VerifyFlags and FromVerify are of `quern verify`.
 var VerifyFlags, FromVerify = command(func(o *options, v *Verify) {
-	v.rows(o)
+	v.addRows(o)
 	o.request().required(&v.Match, "match", `{__name__!=""}`, "`SELECTOR` of the series, as in queries")
 	o.request().text(&v.Level, "level", "", "compare the rows of one `LEVEL` only, such as 1h")
 	o.request().timeRange(&v.Start, &v.End, "-2d")

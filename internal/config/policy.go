@@ -26,8 +26,8 @@ type Policy struct {
 // names. Only the ladder shows whether its levels exist.
 type Retention map[string]time.Duration
 
-// retention adds --retention.
-func (p *Policy) retention(o *options) {
+// addRetention adds --retention.
+func (p *Policy) addRetention(o *options) {
 	given(o.store(), &p.Retention, "retention", "raw=7d,1h=90d,6h=1y,24h=5y", "retention of each level, as LEVEL=SPAN,…; 0 keeps a level for ever", parseRetention)
 }
 
@@ -50,8 +50,8 @@ func parseRetention(text string) (Retention, error) {
 	return out, nil
 }
 
-// timing adds the rows for when data enters a slice and when the slice is ground.
-func (p *Policy) timing(o *options) {
+// addTiming adds the rows for when data enters a slice and when the slice is ground.
+func (p *Policy) addTiming(o *options) {
 	zeroOrMore := spanCheck{notNegative.valid, "must be 0 or more"}
 	o.aggregation().givenSpan(&p.AgeCap, "age-cap", defaultAgeCap, positive, "maximum age of a sample")
 	o.aggregation().givenSpan(&p.AggregationDelay, "aggregation-delay", defaultDelay, positive, "time between the end of a slice and its run")
@@ -64,8 +64,8 @@ func (p *Policy) timing(o *options) {
 	})
 }
 
-// shared adds the rows on which all processes that take samples must agree.
-func (p *Policy) shared(o *options) {
+// addAgreed adds the rows on which all processes that take samples must agree.
+func (p *Policy) addAgreed(o *options) {
 	o.ingest().givenSpan(&p.FutureLimit, "future-limit", defaultFutureLimit, positive, "maximum time that a sample may be ahead of the clock")
 	given(o.ingest(), &p.SourceLabels, storage.SourceLabelsFlag, strings.Join(defaultSourceLabels, ","),
 		"`LABEL,…` that may name the source of a series without a label source, in order of preference; the same for all protocols, and fixed by the first process that opens the store", parseSourceLabels)

@@ -40,12 +40,12 @@ var SchemaFlags, FromSchema = command(func(o *options, s *Schema) {
 	givenNumber(o.store(), &s.GroupSize, "group-size", 128, 4096, "number of schedules in one storage partition; fixed when the schema is created")
 	givenNumber(o.store(), &s.IndexPartitions, "index-partitions", 16, 1024, "number of shards of the index, and so of aggregators that share the work; fixed when the schema is created")
 	parsed(o.store(), &s.Replication, "replication", "", "copies in each data centre, as `DC=COPIES,…` (default: 3 in the local one, or one per node if it has fewer nodes)", parseReplication)
-	s.Cluster.rows(o)
-	s.ladder(o)
-	s.Policy.retention(o)
-	s.blockSize(o)
-	s.Policy.timing(o)
-	s.Log.rows(o)
+	s.Cluster.addRows(o)
+	s.addLadder(o)
+	s.Policy.addRetention(o)
+	s.addBlockSize(o)
+	s.Policy.addTiming(o)
+	s.Log.addRows(o)
 })
 
 func parseReplication(text string) (string, error) {
@@ -74,24 +74,24 @@ type Settings struct {
 // SettingsFlags and FromSettings are of `quern settings`.
 var SettingsFlags, FromSettings = command(func(o *options, s *Settings) {
 	o.configFile()
-	s.rows(o)
+	s.addRows(o)
 })
 
 // SetSettingsFlags and FromSetSettings are of `quern settings set`.
 var SetSettingsFlags, FromSetSettings = command(func(o *options, s *Settings) {
 	o.configFile()
-	s.rows(o)
-	s.retention(o)
-	s.timing(o)
-	s.shared(o)
+	s.addRows(o)
+	s.addRetention(o)
+	s.addTiming(o)
+	s.addAgreed(o)
 })
 
-// rows adds what says which store is meant.
-func (s *Settings) rows(o *options) {
+// addRows adds what says which store is meant.
+func (s *Settings) addRows(o *options) {
 	o.store().oneOf(&s.Store, "store", Cassandra, "store to use: cassandra or pebble (embedded)", Pebble, Cassandra)
 	o.store().required(&s.DataDir, "data-dir", "./quern-data", "`DIRECTORY` of the embedded store, which no process may be serving")
-	s.Cluster.rows(o)
-	s.Log.rows(o)
+	s.Cluster.addRows(o)
+	s.Log.addRows(o)
 }
 
 // Migrate holds the validated options of `quern migrate`.
@@ -126,12 +126,12 @@ var MigrateFlags, FromMigrate = command(func(o *options, m *Migrate) {
 	legacy.boolean(&m.Drop, "drop", false, "drop the legacy tables at the end, if all their rows have been copied")
 	o.store().oneOf(&m.Store, "store", Cassandra, "store to copy to: cassandra or pebble (embedded)", Pebble, Cassandra)
 	o.store().required(&m.DataDir, "data-dir", "./quern-data", "`DIRECTORY` of the embedded store")
-	m.Cluster.rows(o)
-	m.ladder(o)
-	m.retention(o)
-	m.blockSize(o)
-	m.timing(o)
-	m.Log.rows(o)
+	m.Cluster.addRows(o)
+	m.addLadder(o)
+	m.addRetention(o)
+	m.addBlockSize(o)
+	m.addTiming(o)
+	m.Log.addRows(o)
 	o.check(func(*cli.Context) error {
 		m.From = m.Cluster
 		m.From.Keyspace = from.Keyspace

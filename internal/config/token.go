@@ -29,8 +29,8 @@ type RevokeToken struct {
 // NewTokenFlags and FromNewToken are of `quern token create`.
 var NewTokenFlags, FromNewToken = command(func(o *options, n *NewToken) {
 	token := o.group("Token")
-	n.Connection.rows(o)
-	n.Settings.rows(o)
+	n.Connection.addRows(o)
+	n.Settings.addRows(o)
 	token.boolean(&n.InStore, "in-store", false, "make the token in the store itself, see --store, and not by a server: the first token, before there is a server")
 	token.required(&n.Name, "name", "", "name of the token, such as that of the agent that will use it")
 	parsed(token, &n.Roles, "role", "", "`ROLE,…` of the token: read, write, admin", func(s string) ([]string, error) {
@@ -47,10 +47,10 @@ var NewTokenFlags, FromNewToken = command(func(o *options, n *NewToken) {
 })
 
 // TokensFlags and FromTokens are of `quern token list`.
-var TokensFlags, FromTokens = command(func(o *options, c *Connection) { c.rows(o) })
+var TokensFlags, FromTokens = command(func(o *options, c *Connection) { c.addRows(o) })
 
 // RevokeTokenFlags and FromRevokeToken are of `quern token revoke`.
 var RevokeTokenFlags, FromRevokeToken = command(func(o *options, r *RevokeToken) {
-	r.rows(o)
+	r.addRows(o)
 	o.argument(&r.ID, "name the token by its id, as `quern token list` shows it: quern token revoke ID")
 })

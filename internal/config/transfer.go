@@ -41,7 +41,7 @@ type Salvage struct {
 
 // ExportFlags and FromExport are of `quern export`.
 var ExportFlags, FromExport = command(func(o *options, e *Export) {
-	e.rows(o)
+	e.addRows(o)
 	o.match(&e.Match)
 	o.request().timeRange(&e.Start, &e.End, "-7d")
 	o.transfer().boolean(&e.Annotations, "annotations", true, "export the annotations of the time range, too")
@@ -64,7 +64,7 @@ var ExportFlags, FromExport = command(func(o *options, e *Export) {
 
 // ImportFlags and FromImport are of `quern import`.
 var ImportFlags, FromImport = command(func(o *options, i *Import) {
-	i.rows(o)
+	i.addRows(o)
 	number(o.transfer(), &i.Rate, "rate", 0, 0, 1<<40, "maximum number of samples sent per second; 0 is no limit")
 	o.transfer().span(&i.GiveUp, "give-up", 10*time.Minute, notNegative, "maximum time to wait for a server that is busy or unavailable")
 	o.check(func(c *cli.Context) error {
