@@ -130,6 +130,24 @@ func TestDrainServes(t *testing.T) {
 	require.Error(t, err)
 }
 
+// TestOrderOfStop: each part is stopped before those that it needs.
+func TestOrderOfStop(t *testing.T) {
+	var log lockedBuffer
+	s := testServer(t)
+	s.log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	ctx, cancel := context.WithCancel(t.Context())
+	_, end := serving(ctx, t, s)
+	cancel()
+	require.NoError(t, <-end)
+	var stopped []string
+	for line := range strings.Lines(log.String()) {
+		if _, name, found := strings.Cut(line, "msg=stopping part="); found {
+			stopped = append(stopped, strings.Trim(strings.TrimSpace(name), `"`))
+		}
+	}
+	require.Equal(t, []string{"requests", "background work", "ingest and handlers", "store", "port"}, stopped)
+}
+
 // onMessage calls do when a log message begins with prefix.
 type onMessage struct {
 	slog.Handler
