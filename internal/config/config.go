@@ -287,7 +287,7 @@ func (m *Made) addLadder(o *options) {
 	given(o.aggregation(), &m.Ladder, "rollups", "1h,6h,24h", "widths of the roll-ups, each a multiple of the one before; fixed when the store is created", func(s string) (metric.Ladder, error) {
 		l, err := metric.ParseLadder(s)
 		if err != nil {
-			err = errWhole{err}
+			err = wholeError{err}
 		}
 		return l, err
 	})

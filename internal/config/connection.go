@@ -30,7 +30,7 @@ func (c *Connection) addRows(o *options) {
 	server := o.server()
 	parsed(server, (*string)(&c.Token), "token", "", "token to log in with; other users of this machine see it in the list of processes: better use --token-file or QUERN_TOKEN", func(s string) (string, error) {
 		if strings.ContainsAny(s, " \r\n\t") {
-			return "", errWhole{errors.New("must not have spaces")}
+			return "", wholeError{errors.New("must not have spaces")}
 		}
 		return s, nil
 	})

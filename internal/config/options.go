@@ -77,14 +77,14 @@ func env(name string) []string {
 	return []string{"QUERN_" + strings.ToUpper(strings.NewReplacer("-", "_", ".", "_").Replace(name))}
 }
 
-// errWhole is an error that needs no value before it.
-type errWhole struct{ error }
+// wholeError is an error that needs no value before it.
+type wholeError struct{ error }
 
-var errEmpty = errWhole{errors.New("must not be empty")}
+var errEmpty = wholeError{errors.New("must not be empty")}
 
 // mistake is the error about an option's value.
 func mistake(name, value string, err error) error {
-	if errors.As(err, new(errWhole)) {
+	if errors.As(err, new(wholeError)) {
 		return fmt.Errorf("--%s: %w", name, err)
 	}
 	return fmt.Errorf("--%s %s: %w", name, value, err)

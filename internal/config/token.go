@@ -37,7 +37,7 @@ var NewTokenFlags, FromNewToken = command(func(o *options, n *NewToken) {
 		if roles := splitWords(s); len(roles) > 0 {
 			return roles, nil
 		}
-		return nil, errWhole{errors.New("must be read, write or admin, or several of them separated by commas")}
+		return nil, wholeError{errors.New("must be read, write or admin, or several of them separated by commas")}
 	})
 	token.span(&n.Expires, "expires", 90*day, notNegative, "how long the token is valid; 0 is for ever")
 	token.repeated(&n.Match, "match", "`SELECTOR` of the series that the token may write and read, such as {team=\"web\"}; repeat the flag to add the series that match another selector (default: all series)")
