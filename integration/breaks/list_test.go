@@ -11,14 +11,14 @@ var list = []brk{
 	},
 	{
 		name: "a commit that failed is acknowledged", invariant: 1,
-		file: "internal/cache/flush.go",
-		old:  "w.failed(f)\n\t\treturn err", new: "w.failed(f)\n\t\treturn nil",
+		file: "internal/cache/writer.go",
+		old:  "u.err, u.lost = err, true", new: "u.lost = true",
 		pkg: "internal/ingest", test: "TestFailedCommit",
 	},
 	{
 		name: "a flush writes the cache and no raw chunks", invariant: 1,
-		file: "internal/cache/pack.go",
-		old:  "return out\n}\n\nfunc (p *part) cacheChunk", new: "return nil\n}\n\nfunc (p *part) cacheChunk",
+		file: "internal/cache/writer.go",
+		old:  "u.tried = true", new: "u.tried, u.raw = true, nil",
 		pkg: "internal/ingest", test: "TestCloseDrains",
 	},
 	{
@@ -41,40 +41,40 @@ var list = []brk{
 	},
 	{
 		name: "a flush writes no mark for the blocks that it opens", invariant: 1,
-		file: "internal/cache/flush.go",
-		old:  "open[g.Block.Start] == nil {", new: "open[g.Block.Start] == nil && late {",
+		file: "internal/cache/writer.go",
+		old:  "if x.blocks[u.Block.Start] != nil {\n\t\t\treturn nil", new: "if x != nil {\n\t\t\treturn nil",
 		pkg: "integration/acceptance", test: "TestModel/scripts/levels",
 	},
 	{
 		name: "marks count as put although their flush failed", invariant: 1,
-		file: "internal/cache/flush.go",
-		old:  "w.failed(f)", new: "w.succeeded(f)",
+		file: "internal/cache/writer.go",
+		old:  "if u.lost {\n\t\tif x != nil", new: "if u.lost && false {\n\t\tif x != nil",
 		pkg: "integration/acceptance", test: "TestModel/IngestFailsAtEveryStep",
 	},
 
 	// 2. Raw is the truth.
 	{
 		name: "the cache is trusted although chunks are missing", invariant: 2,
-		file: "internal/cache/work.go",
+		file: "internal/cache/block.go",
 		old:  "len(chunks) == 0 || len(chunks) != w.chunks()", new: "len(chunks) == 0",
 		pkg: "integration/acceptance", test: "TestModel/CacheLost",
 	},
 	{
 		name: "the cache is trusted next to a late mark", invariant: 2,
-		file: "internal/cache/work.go",
+		file: "internal/cache/block.go",
 		old:  "return m.Kind != storage.MarkFresh })", new: "return m.Kind == storage.MarkOpen })",
 		pkg: "integration/acceptance", test: "TestModel/scripts/late_data",
 	},
 	{
 		name: "the cache is trusted by a part of the marks", invariant: 2,
-		file: "internal/cache/work.go",
+		file: "internal/cache/block.go",
 		old:  "!w.Part && ", new: "",
 		pkg: "internal/rollup", test: "TestOpenMarkBehindAFlood",
 	},
 	{
 		name: "a block is sealed although a flush into it failed", invariant: 2,
-		file: "internal/cache/seal.go",
-		old:  "!o.torn", new: "o != nil",
+		file: "internal/cache/block.go",
+		old:  "b.state == open", new: "b != nil",
 		pkg: "integration/acceptance", test: "TestModel/scripts/ingest_fails",
 	},
 	{
@@ -91,7 +91,7 @@ var list = []brk{
 	},
 	{
 		name: "a block is sealed although late data of it was ground in a later slice", invariant: 2,
-		file: "internal/cache/seal.go",
+		file: "internal/cache/writer.go",
 		old:  "if !trusted {", new: "if !trusted && false {",
 		pkg: "internal/cache", test: "TestSealBehindALaterRun",
 	},
@@ -115,7 +115,7 @@ var list = []brk{
 	},
 	{
 		name: "a run relies on a cache although another run of the slice has begun", invariant: 2,
-		file: "internal/cache/cache.go",
+		file: "internal/cache/block.go",
 		old:  "return !ok || newestMs < k.StartMs, nil", new: "return !ok || newestMs <= k.StartMs, nil",
 		pkg: "integration/acceptance", test: "TestTimestampsAhead",
 	},
@@ -127,7 +127,7 @@ var list = []brk{
 	},
 	{
 		name: "what nobody can say counts as whole", invariant: 2,
-		file: "internal/cache/cache.go",
+		file: "internal/cache/block.go",
 		old:  "\t\treturn false, nil\n\tcase err != nil:\n\t\treturn false, fmt.Errorf(\"read the newest slice",
 		new:  "\t\treturn true, nil\n\tcase err != nil:\n\t\treturn false, fmt.Errorf(\"read the newest slice",
 		pkg:  "internal/cache", test: "TestSealBehindALaterRun",
@@ -182,14 +182,14 @@ var list = []brk{
 	},
 	{
 		name: "late data is passed on as a chunk beside the one of its slice", invariant: 2,
-		file: "internal/cache/pass.go",
+		file: "internal/cache/promote.go",
 		old:  "w.Slice.StartMs == w.Partition.StartMs && w.Whole()", new: "true",
 		pkg: "integration/acceptance", test: "TestModel/scripts/late_data",
 	},
 	{
 		name: "what a flush that failed may have left on one copy is not written again", invariant: 2,
-		file: "internal/cache/mend.go",
-		old:  "if len(w.torn) == 0 {\n\t\treturn nil", new: "if true {\n\t\treturn nil",
+		file: "internal/cache/retry.go",
+		old:  "if len(w.retries) == 0 {\n\t\treturn nil", new: "if true {\n\t\treturn nil",
 		pkg: "integration/acceptance", test: "TestModel/LandedOnOneCopy",
 	},
 	{
@@ -266,7 +266,7 @@ var list = []brk{
 	},
 	{
 		name: "a worker that takes over passes rows on beside those of the one before", invariant: 2,
-		file: "internal/cache/pass.go",
+		file: "internal/cache/promote.go",
 		old:  "id := passedID(w, nil)", new: "id := passedID(w, []metric.ScheduleID{metric.ScheduleID(fence)})",
 		pkg: "integration/explore", test: "TestInterleavings/takeover_torn",
 	},
@@ -315,13 +315,13 @@ var list = []brk{
 	},
 	{
 		name: "tombstones are written at a place that has passed", invariant: 2,
-		file: "internal/cache/flush.go",
+		file: "internal/cache/writer.go",
 		old:  "return f.at != nil && w.age(f) > maxFlush", new: "return false",
 		pkg: "internal/cache", test: "TestPlaceThatHasPassed",
 	},
 	{
 		name: "a slow flush keeps its ids", invariant: 2,
-		file: "internal/cache/flush.go",
+		file: "internal/cache/writer.go",
 		old:  "return f.at == nil && w.age(f) > maxFlush", new: "return false && f.at == nil && w.age(f) > maxFlush",
 		pkg: "internal/cache", test: "TestSlowFlush",
 	},
@@ -347,13 +347,13 @@ var list = []brk{
 	},
 	{
 		name: "marks are deleted before the cache", invariant: 3,
-		file: "internal/cache/done.go",
+		file: "internal/cache/block.go",
 		old:  "if err := c.store.DeleteCacheBlock(", new: "if err := c.Unmark(ctx, fence, w); err != nil {\n\t\treturn err\n\t}\n\tif err := c.store.DeleteCacheBlock(",
 		pkg: "integration/acceptance", test: "TestModel/CrashAtEveryStep",
 	},
 	{
 		name: "rows are passed on without a mark", invariant: 3,
-		file: "internal/cache/pass.go",
+		file: "internal/cache/promote.go",
 		old:  "b.Marks = append(b.Marks, m)", new: "",
 		pkg: "integration/acceptance", test: "TestModel/scripts/levels",
 	},
@@ -383,7 +383,7 @@ var list = []brk{
 	},
 	{
 		name: "late marks are forgotten although their slice's run may have missed them", invariant: 3,
-		file: "internal/cache/writer.go",
+		file: "internal/cache/index.go",
 		old:  "if err := w.lookAt(ctx, s, x); err != nil || x.begun {", new: "if err := ctx.Err(); err != nil {",
 		pkg: "internal/cache", test: "TestLateMarksOverARunAreKept",
 	},
@@ -415,13 +415,13 @@ var list = []brk{
 	// 4. The closing race.
 	{
 		name: "nobody looks at the clock after the write", invariant: 4,
-		file: "internal/cache/race.go",
-		old:  "if w.missed(f, g.Slice, now) {", new: "if false {",
+		file: "internal/cache/closing.go",
+		old:  "if u.tried && !u.lost && w.over(f.slice(u), now) {", new: "if false {",
 		pkg: "integration/acceptance", test: "TestModel/ClosingRace",
 	},
 	{
 		name: "a flush counts as being as old as its beginning", invariant: 4,
-		file: "internal/cache/race.go",
+		file: "internal/cache/closing.go",
 		old:  "now := clock.NowMs(w.cache.clk)\n\tf.checkedMs = now", new: "now := min(f.startedMs, clock.NowMs(w.cache.clk))\n\tf.checkedMs = now",
 		pkg: "integration/acceptance", test: "TestModel/LateMarkStalls",
 	},
@@ -439,14 +439,14 @@ var list = []brk{
 	},
 	{
 		name: "what a flush failed on after the end is forgotten", invariant: 4,
-		file: "internal/cache/mend.go",
-		old:  "if len(w.torn) == 0 {\n\t\treturn nil", new: "if true {\n\t\treturn nil",
+		file: "internal/cache/retry.go",
+		old:  "if len(w.retries) == 0 {\n\t\treturn nil", new: "if true {\n\t\treturn nil",
 		pkg: "internal/cache", test: "TestFailureOverTheRunIsMarked",
 	},
 	{
 		name: "a seal that ends during the run stays", invariant: 4,
-		file: "internal/cache/seal.go",
-		old:  "return errors.Join(unknown, err, w.unseal(ctx, sealed))", new: "return err",
+		file: "internal/cache/writer.go",
+		old:  "if lerr != nil || x.begun {", new: "if false {",
 		pkg: "internal/cache", test: "TestSealOverTheRunIsTakenBack",
 	},
 
@@ -527,8 +527,8 @@ var list = []brk{
 	},
 	{
 		name: "a seal counts flushes instead of chunks", invariant: 6,
-		file: "internal/cache/flush.go",
-		old:  "o.chunks += g.chunks()", new: "o.chunks++",
+		file: "internal/cache/writer.go",
+		old:  "b.chunks += u.chunks()", new: "b.chunks++",
 		pkg: "integration/acceptance", test: "TestModel/LargeCommit",
 	},
 	{
@@ -587,7 +587,7 @@ var list = []brk{
 	},
 	{
 		name: "all late schedules of a slice are remembered", invariant: 7,
-		file: "internal/cache/writer.go",
+		file: "internal/cache/index.go",
 		old:  "if len(x.late)+x.named < maxRememberedLate {", new: "if len(x.late) >= 0 {",
 		pkg: "internal/cache", test: "TestLateSchedulesAreForgotten",
 	},

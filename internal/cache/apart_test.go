@@ -312,20 +312,6 @@ func TestLateMarksFailAlone(t *testing.T) {
 	}
 }
 
-// A store that fails a batch as one fails what is written again block by block.
-func TestMendedOneByOne(t *testing.T) {
-	c, store, _ := setUp(4)
-	w := cache.NewWriter(c)
-	store.Fail("Write", blocks.Range{}, 1, errBoom)
-	bad := blocks.Of(4, 4)
-	require.ErrorIs(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.Of(0, 4), 1), group(eleven, bad, 1), group(eleven, blocks.Of(8, 4), 1)}), errBoom)
-	store.Fail("Write", bad, -1, errBoom)
-	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.Of(12, 4), 1)}))
-	for start, n := range map[metric.ScheduleID]int{0: 1, 4: 0, 8: 1, 12: 1} {
-		require.Equal(t, n, rawOf(t, store, blocks.Of(start, 4), eleven), "%d", start)
-	}
-}
-
 // slowApart is an Apart whose writes to the blocks that are away take five seconds to fail.
 type slowApart struct {
 	*storagetest.Apart

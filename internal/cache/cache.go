@@ -10,11 +10,8 @@
 //  4. The closing race. Data is on time if it is durable before the slice's end plus the grace.
 //     Data that takes longer gets a late mark before it is acknowledged.
 //
-// The cache is only a fast path. A run uses the cache of a block only when the cache is proven
-// whole. A writer marks a block as open with its first flush. When the slice has closed,
-// the writer seals the block: the same mark then says how many chunks the writer put into the
-// cache. A writer that died, or whose flush failed, does not seal the block, and the run reads the
-// table below instead. docs/protocol.md has the whole protocol.
+// The cache is only a fast path. A run uses the cache of a block only when it is proven whole; see state.
+// docs/protocol.md has the whole protocol.
 package cache
 
 import (
@@ -54,22 +51,21 @@ func (t Timing) Due(s metric.Slice, nowMs int64) bool {
 	return nowMs >= s.EndMs+t.Delay.Milliseconds()
 }
 
-// Settled returns the age from which on, by the clock of any process, the order of raw chunks is final: what has an id that old is
-// stored, or its sender never gets to know that it is, or is written again with a new id. Writers draw ids by their clocks and keep to
-// maxFlush. Two clocks differ by at most twice the limit for one (Policy.MaxClockSkew).
+// Settled returns the age from which on the order of raw chunks is final. Writers draw ids by their clocks, and a chunk is
+// durable within maxFlush of that, or is not acknowledged, or is written again with a new id. Two clocks differ by at most
+// twice the limit for one (Policy.MaxClockSkew).
 func (t Timing) Settled() time.Duration {
 	return maxFlush + 2*storage.Policy{Grace: t.Grace, Delay: t.Delay}.MaxClockSkew()
 }
 
-// MostAhead returns how far ahead of one clock the slice may begin into which another process puts late marks, or this one
-// did before its clock was set back.
+// MostAhead returns how far ahead of this clock a slice may begin that late marks are put into: by another process, whose clock
+// is ahead, or by this one before its clock was set back.
 func (t Timing) MostAhead() time.Duration {
 	return max(clock.MostStep, 2*storage.Policy{Grace: t.Grace, Delay: t.Delay}.MaxClockSkew())
 }
 
-// MostStep is the largest step back of the clock that a run tolerates. After a smaller step, marks put
-// during the run do not go into the slice that is being ground, or Cache.Put sees that they are late
-// there.
+// MostStep is the largest step back of the clock that a run tolerates. After a smaller one, the slice that is being ground
+// is still closed, so no marks are put into it.
 func (t Timing) MostStep() time.Duration { return min(clock.MostStep, t.Delay-t.Grace) }
 
 // Cache decides where marks and cache chunks go, by one clock. It is safe for concurrent use.
@@ -130,8 +126,8 @@ func (c *Cache) partition(b metric.Bucket, s metric.Slice, start metric.Schedule
 	}
 }
 
-// own returns a mark for a whole block, placed in the index of the block's own slice.
-func (c *Cache) own(kind storage.MarkKind, b metric.Bucket, s metric.Slice, start metric.ScheduleID, id blocks.ID, chunks int) storage.PlacedMark {
+// blockMark returns a mark for a whole block, placed in the index of the block's own slice.
+func (c *Cache) blockMark(kind storage.MarkKind, b metric.Bucket, s metric.Slice, start metric.ScheduleID, id blocks.ID, chunks int) storage.PlacedMark {
 	return storage.PlacedMark{
 		Partition: c.partition(b, s, start),
 		Mark: storage.Mark{
@@ -169,19 +165,4 @@ func (c *Cache) State(ctx context.Context, k storage.SliceKey) (storage.SliceSta
 func (c *Cache) begun(ctx context.Context, b metric.Bucket, s metric.Slice) (bool, error) {
 	state, err := c.State(ctx, storage.SliceKey{Bucket: b, StartMs: s.StartMs})
 	return state.Over(), err
-}
-
-// Trusts reports whether the cache of slice k may be relied on, now or later: whether no run of k, or of a later slice
-// of the bucket, has ever begun. Such a run has ground late data of k, and deleted its cache, and the record
-// that k itself has begun may be gone. Over Cassandra its deletes leave what was written with a higher timestamp, and
-// take the rest, so sealed marks and chunks that are left may agree and be a part. If nobody can say, the answer is no.
-func (c *Cache) Trusts(ctx context.Context, k storage.SliceKey) (bool, error) {
-	newestMs, ok, err := c.store.NewestBegun(ctx, k.Bucket)
-	switch {
-	case storage.IsAway(err) && ctx.Err() == nil:
-		return false, nil
-	case err != nil:
-		return false, fmt.Errorf("read the newest slice of %s that a run has begun: %w", c.ladder.Name(k.Bucket), err)
-	}
-	return !ok || newestMs < k.StartMs, nil
 }

@@ -37,12 +37,7 @@ func (c *Cache) Put(ctx context.Context, fence storage.Fence, b metric.Bucket, m
 			return err
 		}
 		placed := c.place(b, current, marks, now)
-		err = c.store.Write(ctx, &storage.Batch{
-			Fence: fence,
-			Open:  []storage.SliceKey{{Bucket: b, StartMs: current.StartMs}},
-			Marks: placed,
-			Parts: slices.Repeat([]storage.Part{{Marks: 1}}, len(placed)),
-		})
+		err = c.writeMarks(ctx, &storage.Batch{Fence: fence, Open: slicesOf(placed), Marks: placed})
 		c.onLate(placed)
 		var some *storage.PartsError
 		if err != nil && !errors.As(err, &some) {
@@ -61,54 +56,38 @@ func (c *Cache) Put(ctx context.Context, fence storage.Fence, b metric.Bucket, m
 			late = append(late, placed)
 			continue
 		}
-		if some != nil {
-			for i := range late {
-				late[i] = without(late[i], some.Failed)
-			}
-		}
-		_, err = c.takeBack(ctx, fence, slices.Concat(late...))
-		if some != nil {
+		if some != nil { // the old marks stay
 			return fmt.Errorf("put %d marks into slice %s: %w", len(marks), current, some)
 		}
-		return err
+		c.takeBack(ctx, fence, slices.Concat(late...))
+		return nil
 	}
 }
 
-// without returns s without the elements at the given indexes, which ascend. It reuses s.
-func without[T any](s []T, at []int) []T {
-	out := s[:0]
-	for i, v := range s {
-		if _, found := slices.BinarySearch(at, i); !found {
-			out = append(out, v)
-		}
-	}
-	return out
-}
-
-// takeBack deletes marks from slices that are over, whose run may miss them. The caller must
-// have written other marks for the same work. A failed delete does not stop the others, unless the
-// store is away or ctx ends. takeBack returns the marks that may still be there. It reorders marks.
-func (c *Cache) takeBack(ctx context.Context, fence storage.Fence, marks []storage.PlacedMark) (left []storage.PlacedMark, failed error) {
+// takeBack deletes marks from slices that are over, whose run may miss them. The caller must have written other marks for the
+// same work, so one that cannot be deleted does no harm: it leads a run to work that is done or, in a complete slice,
+// nowhere. takeBack reorders marks.
+func (c *Cache) takeBack(ctx context.Context, fence storage.Fence, marks []storage.PlacedMark) {
 	slices.SortStableFunc(marks, func(a, b storage.PlacedMark) int {
 		p, q := a.Partition, b.Partition
 		return cmp.Or(cmp.Compare(p.Bucket, q.Bucket), cmp.Compare(p.StartMs, q.StartMs), cmp.Compare(p.Shard, q.Shard))
 	})
 	for len(marks) > 0 {
-		p, n := marks[0].Partition, 0
-		var of []storage.Mark
-		for ; n < len(marks) && marks[n].Partition == p; n++ {
-			of = append(of, marks[n].Mark)
+		p := marks[0].Partition
+		var misplaced []storage.Mark
+		for ; len(marks) > 0 && marks[0].Partition == p; marks = marks[1:] {
+			misplaced = append(misplaced, marks[0].Mark)
 		}
-		if err := c.store.DeleteMarks(ctx, fence, p, of); err != nil {
-			failed = fmt.Errorf("delete %d misplaced marks: %w", len(of), err)
-			if storage.IsAway(err) || ctx.Err() != nil {
-				return append(left, marks...), failed
-			}
-			left = append(left, marks[:n]...)
+		if err := c.store.DeleteMarks(ctx, fence, p, misplaced); storage.IsAway(err) || ctx.Err() != nil {
+			return
 		}
-		marks = marks[n:]
 	}
-	return left, failed
+}
+
+// writeMarks writes a batch of marks, each of which is a part of its own.
+func (c *Cache) writeMarks(ctx context.Context, b *storage.Batch) error {
+	b.Parts = slices.Repeat([]storage.Part{{Marks: 1}}, len(b.Marks))
+	return c.store.Write(ctx, b)
 }
 
 // place assigns marks to the index of slice s. It gives an id, drawn at nowMs, to each mark without one.
@@ -126,46 +105,13 @@ func (c *Cache) place(b metric.Bucket, s metric.Slice, marks []storage.Mark, now
 	return out
 }
 
-// lateMarks collects marks for closed slices, one per block. The zero value is empty.
-type lateMarks struct {
-	marks []storage.Mark
-	at    map[blockKey]int
-}
+// maxNamed is the maximum number of schedules that a late mark names. A mark with more stands for
+// the whole block. The run then recomputes unchanged rows, but ingest does not rewrite
+// the mark for each schedule.
+const maxNamed = 32
 
-func (l *lateMarks) add(m storage.Mark) {
-	k := blockKey{m.TimeMs, m.Start}
-	if i, ok := l.at[k]; ok {
-		widen(&l.marks[i], m.Schedules)
-		return
-	}
-	if l.at == nil {
-		l.at = make(map[blockKey]int)
-	}
-	l.at[k] = len(l.marks)
-	l.marks = append(l.marks, m)
-}
-
-// failed returns, by block and slice, the errors of the marks that Put, which returned err, did not
-// write.
-func (l *lateMarks) failed(err error) map[blockKey]error {
-	if err == nil {
-		return nil
-	}
-	failed := make(map[blockKey]error)
-	var some *storage.PartsError
-	if errors.As(err, &some) {
-		for i, at := range some.Failed {
-			failed[blockKey{l.marks[at].TimeMs, l.marks[at].Start}] = some.Errs[i]
-		}
-		return failed
-	}
-	for k := range l.at {
-		failed[k] = err
-	}
-	return failed
-}
-
-func lateMark(g BlockSamples) storage.Mark {
+// lateMark returns a mark for the samples; without samples, for the whole block.
+func lateMark(g *BlockSamples) storage.Mark {
 	m := storage.Mark{Start: g.Block.Start, TimeMs: g.Slice.StartMs, Kind: storage.MarkLate}
 	for i, s := range g.Samples {
 		if i == 0 || s.Schedule != g.Samples[i-1].Schedule {

@@ -3,7 +3,6 @@ package cache
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -31,12 +30,6 @@ type Work struct {
 // Bucket returns the bucket that is being ground.
 func (w *Work) Bucket() metric.Bucket { return w.Partition.Bucket }
 
-// Fresh reports whether all writers have sealed the block. Then the cache is whole if it has as
-// many chunks as the marks say. A part of the marks says neither.
-func (w *Work) Fresh() bool {
-	return !w.Part && !slices.ContainsFunc(w.Marks, func(m storage.Mark) bool { return m.Kind != storage.MarkFresh })
-}
-
 // Late reports whether the work may recompute rows that are already stored.
 func (w *Work) Late() bool {
 	return slices.ContainsFunc(w.Marks, func(m storage.Mark) bool {
@@ -51,15 +44,6 @@ func (w *Work) Damaged() int {
 		if m.Damaged {
 			n++
 		}
-	}
-	return n
-}
-
-// chunks returns the number of chunks that the writers put into the cache, according to the marks.
-func (w *Work) chunks() int {
-	n := 0
-	for _, m := range w.Marks {
-		n += m.Chunks
 	}
 	return n
 }
@@ -152,34 +136,4 @@ func (c *Cache) Read(ctx context.Context, p storage.IndexPartition) iter.Seq2[*W
 			yield(w, nil)
 		}
 	}
-}
-
-// ErrUseTable says that the cache cannot serve a block: it is gone, damaged, too large, or not
-// known to be whole. The table below holds the same and more. It wraps storage.ErrCorrupt too
-// if it is damaged.
-var ErrUseTable = errors.New("the cache cannot serve the block")
-
-// Load calls add with each chunk that the cache holds for work, by ID. ErrCorrupt is ErrUseTable too; any other error
-// of add ends it, and is returned.
-func (c *Cache) Load(ctx context.Context, w *Work, add func(storage.Chunk) error) error {
-	chunks, err := c.store.CacheBlock(ctx, w.CacheKey())
-	if errors.Is(err, storage.ErrCorrupt) || errors.Is(err, storage.ErrTooLarge) {
-		return fmt.Errorf("%w: %w", ErrUseTable, err)
-	}
-	if err == nil && (len(chunks) == 0 || len(chunks) != w.chunks()) {
-		return ErrUseTable
-	}
-	if err != nil {
-		return err
-	}
-	for _, ch := range chunks {
-		err := add(ch)
-		if errors.Is(err, storage.ErrCorrupt) {
-			return fmt.Errorf("%w: chunk %s: %w", ErrUseTable, ch.ID, err)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }

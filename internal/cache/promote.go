@@ -103,7 +103,7 @@ func (c *Cache) Pass(ctx context.Context, fence storage.Fence, w *Work, rows []m
 		}
 		if whole {
 			id := passedID(w, nil)
-			m := c.own(storage.MarkFresh, next, slice, block.Start, id, 1)
+			m := c.blockMark(storage.MarkFresh, next, slice, block.Start, id, 1)
 			b.Marks = append(b.Marks, m)
 			b.Cache = append(b.Cache, storage.CacheChunk{
 				CacheKey: storage.CacheKey{SliceKey: m.Partition.SliceKey, Start: block.Start},
