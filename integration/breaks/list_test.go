@@ -176,8 +176,8 @@ var list = []brk{
 	},
 	{
 		name: "what is opened while a look is under way is lost when that look ends", invariant: 2,
-		file: "internal/recovery/recovery.go",
-		old:  "l.added[b] = l.added[b].with(at...)", new: "_ = l",
+		file: "internal/recovery/missed.go",
+		old:  "if r.widened != l.widened {", new: "if false {",
 		pkg: "internal/recovery", test: "TestFoundDuringALook",
 	},
 	{
@@ -231,7 +231,7 @@ var list = []brk{
 	{
 		name: "slices that were left open a month ago are not looked for", invariant: 2,
 		file: "internal/recovery/recovery.go",
-		old:  "spans{{math.MinInt64, math.MaxInt64}}", new: "spans{{clock.NowMs(r.clk) - 30*24*3_600_000, math.MaxInt64}}",
+		old:  "r.search = everywhere(r.ladder.Top())", new: "r.search = search{times: r.openable(clock.NowMs(clk) - 30*24*3_600_000), toMs: everywhere(r.ladder.Top()).toMs}",
 		pkg: "integration/acceptance", test: "TestModel/scripts/long_outage",
 	},
 	{
@@ -407,7 +407,7 @@ var list = []brk{
 	},
 	{
 		name: "a slice is completed before its parts", invariant: 3,
-		file: "internal/recovery/recovery.go",
+		file: "internal/recovery/missed.go",
 		old:  "cmp.Compare(a.Bucket, b.Bucket))", new: "cmp.Compare(b.Bucket, a.Bucket))",
 		pkg: "integration/acceptance", test: "TestModel/scripts/levels",
 	},

@@ -35,7 +35,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	unread := make([]int, c.recovery.ladder.Top())
 	c.recovery.mu.Lock()
-	for _, g := range c.recovery.unread {
+	for _, g := range c.recovery.search.gaps {
 		unread[g.Bucket]++
 	}
 	c.recovery.mu.Unlock()
