@@ -76,8 +76,6 @@ type Tracker struct {
 
 	mu   sync.Mutex
 	view *View
-	// lent says that a caller holds the view: the view is copied before it is changed.
-	lent bool
 	// noted are the places noted since the current reading began, nil while none is under way.
 	noted *[]place
 	// own are the slices into which this process has put marks, each with the number of the last
@@ -128,13 +126,9 @@ func (t *Tracker) Note(marks []storage.PlacedMark) {
 		if t.noted != nil {
 			*t.noted = append(*t.noted, p)
 		}
-		if !t.read || t.view.has(p) {
-			continue // the first reading finds marks that were put before it
+		if t.read { // the first reading finds marks that were put before it
+			t.view.add(p, epochs)
 		}
-		if t.lent {
-			t.view, t.lent = t.view.clone(), false
-		}
-		t.view.add(p, epochs)
 	}
 }
 
@@ -147,7 +141,6 @@ func (t *Tracker) View(ctx context.Context) (*View, error) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.lent = true
 	return t.view, t.err
 }
 
@@ -159,7 +152,7 @@ func (t *Tracker) due() (due, wait bool) {
 	if !t.read {
 		return true, true
 	}
-	if !t.opts.Shared && t.err == nil && len(t.view.late) == 0 {
+	if !t.opts.Shared && t.err == nil && t.view.Empty() {
 		return false, false
 	}
 	now := clock.NowMs(t.clk)
@@ -202,7 +195,7 @@ func (t *Tracker) refresh(ctx context.Context) error {
 	for _, p := range *noted {
 		fresh.add(p, epochs)
 	}
-	t.view, t.lent = fresh, false
+	t.view = fresh
 	return nil
 }
 
@@ -281,14 +274,14 @@ func (t *Tracker) readShard(ctx context.Context, p storage.IndexPartition, v *Vi
 	return nil
 }
 
-// View is what is late at some time. It does not change once it is handed out.
+// View is what is late at some time. Once it is handed out, it loses nothing, and gets what this process puts.
 type View struct {
-	late map[storage.SliceKey]*blockSet
-	n    int
 	// from are the slices in whose indexes late marks were found.
 	from map[storage.SliceKey]bool
-	// edition counts the earlier views in the chain of copies that led to this one.
-	edition int
+
+	mu   sync.RWMutex
+	late map[storage.SliceKey]*blockSet
+	n    int
 }
 
 // blockSet is the late blocks of one slice, by their starts. All blocks of a slice have the same
@@ -297,25 +290,17 @@ type blockSet struct {
 	size   int
 	starts map[metric.ScheduleID]struct{}
 	all    bool // all blocks are late, and starts is empty
-	// edition is that of the view that the set was made for. Only in that view may the set be
-	// changed.
-	edition int
 }
 
 func newView() *View {
 	return &View{late: make(map[storage.SliceKey]*blockSet), from: make(map[storage.SliceKey]bool)}
 }
 
-// clone shares the sets with v: add copies a set before it changes it.
-func (v *View) clone() *View {
-	return &View{late: maps.Clone(v.late), n: v.n, edition: v.edition + 1}
-}
-
 // keep adds all that is late in an older view.
 func (v *View) keep(old *View, epochs blocks.Epochs) {
 	for k, s := range old.late {
 		if s.all {
-			v.late[k] = &blockSet{size: s.size, all: true, edition: v.edition}
+			v.late[k] = s
 		}
 		for start := range s.starts {
 			v.add(place{k, start}, epochs)
@@ -323,27 +308,17 @@ func (v *View) keep(old *View, epochs blocks.Epochs) {
 	}
 }
 
-func (v *View) has(p place) bool {
+func (v *View) add(p place, epochs blocks.Epochs) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	s := v.late[p.SliceKey]
 	if s == nil {
-		return false
+		s = &blockSet{size: epochs.SizeAt(p.StartMs), starts: make(map[metric.ScheduleID]struct{})}
+		v.late[p.SliceKey] = s
 	}
-	_, ok := s.starts[p.start]
-	return ok || s.all
-}
-
-func (v *View) add(p place, epochs blocks.Epochs) {
-	if v.has(p) {
+	if _, known := s.starts[p.start]; known || s.all {
 		return
 	}
-	s := v.late[p.SliceKey]
-	switch {
-	case s == nil:
-		s = &blockSet{size: epochs.SizeAt(p.StartMs), starts: make(map[metric.ScheduleID]struct{}), edition: v.edition}
-	case s.edition != v.edition:
-		s = &blockSet{size: s.size, starts: maps.Clone(s.starts), edition: v.edition}
-	}
-	v.late[p.SliceKey] = s
 	if v.n >= maxBlocks {
 		v.n -= len(s.starts)
 		s.starts, s.all = nil, true
@@ -354,11 +329,17 @@ func (v *View) add(p place, epochs blocks.Epochs) {
 }
 
 // Empty says whether nothing is late.
-func (v *View) Empty() bool { return len(v.late) == 0 }
+func (v *View) Empty() bool {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	return len(v.late) == 0
+}
 
 // Slices returns the starts of the slices of a bucket that start in [fromMs, toMs) and have late
 // data for a block that ids touches, sorted.
 func (v *View) Slices(b metric.Bucket, ids blocks.Range, fromMs, toMs int64) []int64 {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
 	var out []int64
 	for k, s := range v.late {
 		if k.Bucket == b && fromMs <= k.StartMs && k.StartMs < toMs && s.touches(ids) {
