@@ -5,7 +5,7 @@ var list = []brk{
 	// 1. Acknowledged means durable.
 	{
 		name: "a report is answered before its commit", invariant: 1,
-		file: "internal/ingest/ingest.go",
+		file: "internal/ingest/commit.go",
 		old:  "case <-c.done:\n", new: "default:\n",
 		pkg: "internal/ingest", test: "TestGroupCommit",
 	},
@@ -569,13 +569,13 @@ var list = []brk{
 	},
 	{
 		name: "one client takes all that may wait", invariant: 7,
-		file: "internal/ingest/ingest.go",
-		old:  "own > 0 && own+n", new: "own < 0 && own+n",
+		file: "internal/ingest/commit.go",
+		old:  "waits > 0 && waits+n", new: "waits < 0 && waits+n",
 		pkg: "internal/ingest", test: "TestPendingOfOneClient",
 	},
 	{
 		name: "ingest takes more than may wait", invariant: 7,
-		file: "internal/ingest/ingest.go",
+		file: "internal/ingest/commit.go",
 		old:  "in.pending > 0 && in.pending+n > in.opts.MaxPending", new: "n > in.opts.MaxPending",
 		pkg: "internal/ingest", test: "TestPendingIsBounded",
 	},

@@ -72,8 +72,8 @@ const (
 	measurementBytes = 128
 	labelBytes       = int64(unsafe.Sizeof(metric.Label{}))
 	spanBytes        = int64(unsafe.Sizeof(span{}) + unsafe.Sizeof(Report{}))
-	// MessageBytes is what a decoder charges for each message that may be empty, such as a series without samples: it costs
-	// time, and bounded they must be as those with samples are.
+	// MessageBytes is what a decoder charges for each message that may be empty, such as a series without samples. Decoding it
+	// takes time, so their number is bounded too.
 	MessageBytes   = 32
 	rejectionBytes = 2 * int64(unsafe.Sizeof(Rejection{}))
 	// maxKeptBytes is about how much of each of its buffers a batch keeps for the next request.
@@ -87,9 +87,9 @@ type span struct {
 	begin   int
 }
 
-// is reports whether a series of the source continues the span. Long sources count as different:
+// continues reports whether a series of the source continues the span. Long sources count as different:
 // comparing them for each series would cost more than reading the series.
-func (s *span) is(source string, derived bool) bool {
+func (s *span) continues(source string, derived bool) bool {
 	return s.derived == derived && len(source) <= maxMergedSource && s.source == source
 }
 
@@ -149,7 +149,7 @@ func (b *Batch) Series(name string, labels []metric.Label) {
 		b.labelText += int64(len(labels[i].Name) + len(labels[i].Value))
 	}
 	source, derived, at := b.Sources.SourceOf(labels)
-	if n := len(b.reports); n == 0 || !b.reports[n-1].is(source, derived) {
+	if n := len(b.reports); n == 0 || !b.reports[n-1].continues(source, derived) {
 		if !b.Charge(spanBytes) {
 			return
 		}
@@ -284,7 +284,7 @@ func (b *Batch) reject(index int, reason Reason, format string, args ...any) boo
 	}
 	// The rejections of one measurement follow each other.
 	if n := len(b.rejected); n == 0 || b.rejected[n-1].Index != index {
-		b.rejected = append(b.rejected, Rejection{Index: index, Reason: reason, Message: b.messages.of(reason, format, args...)})
+		b.rejected = append(b.rejected, Rejection{Index: index, Reason: reason, Message: b.messages.text(reason, format, args...)})
 	}
 	return true
 }

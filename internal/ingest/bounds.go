@@ -70,9 +70,9 @@ func (r *resolver) limit(g *registry.Newcomers) error {
 }
 
 // fullError says that there are as many series as the token may have.
-type fullError struct{ of *bound.Bound }
+type fullError struct{ bound *bound.Bound }
 
 // Error implements error.
 func (e *fullError) Error() string {
-	return fmt.Sprintf("there are %d series of %s, the most that the token may make", e.of.MaxSeries(), e.of)
+	return fmt.Sprintf("there are %d series of %s, the most that the token may make", e.bound.MaxSeries(), e.bound)
 }

@@ -105,12 +105,13 @@ const SettleEvery = time.Second
 // ErrClosed says that ingest is draining. Nothing was stored.
 var ErrClosed = fmt.Errorf("shutting down: %w", storage.ErrUnavailable)
 
-// Ingest accepts reports. Many goroutines may call Append. One goroutine commits their samples
-// together, one commit after the other.
+// Ingest accepts reports: Append validates them and finds the ids of their series (resolve.go), and queues their samples for the
+// next commit. One goroutine makes one commit after the other durable (commit.go): it sorts the samples by block (group.go) and
+// gives them to the cache's writer. Then all calls are answered that have samples in it.
 type Ingest struct {
 	store    Store
 	registry *registry.Registry
-	writer   *cache.Writer
+	writer   *cache.Writer // used by the committing goroutine only
 	places   *cache.Cache
 	grace    time.Duration
 	clk      clock.Clock
@@ -121,10 +122,11 @@ type Ingest struct {
 	// warnings limits the log: while the store is away, every commit fails.
 	warnings *throttle.Throttle
 
-	mu      sync.Mutex
-	open    *commit // accepts samples
-	pending int     // samples in open and in the commit under way, and those that room is kept for
-	// pendingOf are those of each client. The zero Client stands for all that are unknown.
+	mu   sync.Mutex
+	open *commit // the next one: it accepts samples
+	// pending is the number of samples in open and in the commit under way, and of those for which a hold keeps room.
+	// pendingOf is the same for each client; the zero Client stands for all that are unknown.
+	pending   int
 	pendingOf map[admission.Client]int
 	closed    bool
 
@@ -132,47 +134,6 @@ type Ingest struct {
 	tasks   chan task
 	closing chan struct{}
 	stopped chan struct{}
-}
-
-// commit holds the samples that become durable together.
-type commit struct {
-	samples  []metric.Sample
-	of       map[admission.Client]int // the number of samples of each client
-	at       *blocks.Place            // nil unless the samples count as written earlier
-	openedAt time.Duration            // by the clock's Elapsed
-	full     chan struct{}            // closed when waiting for more gains nothing
-	done     chan struct{}            // closed when err is final
-	err      error
-	// overwritten is the grouper's list. It is final when done is closed.
-	overwritten []metric.Sample
-	// failed holds the error of each failed block; nil if err concerns all samples. settings are
-	// the settings that the blocks were cut by.
-	failed   map[groupKey]error
-	settings storage.Settings
-}
-
-// outcome returns the error for some of the commit's samples.
-func (c *commit) outcome(samples []metric.Sample) error {
-	if c.err == nil || c.failed == nil {
-		return c.err
-	}
-	var refused error
-	for _, s := range samples {
-		switch err := c.failed[keyOf(&c.settings, s)]; {
-		case err == nil:
-		case errors.Is(err, storage.ErrRefused):
-			refused = notStored(err)
-		default:
-			return notStored(err) // the others may be taken when they are sent again
-		}
-	}
-	return refused
-}
-
-func notStored(err error) error { return fmt.Errorf("samples not stored: %w", err) }
-
-func newCommit(buf []metric.Sample) *commit {
-	return &commit{samples: buf[:0], of: make(map[admission.Client]int), full: make(chan struct{}), done: make(chan struct{})}
 }
 
 // Start returns an Ingest and starts its committing goroutine. Cancelling ctx aborts the commit
@@ -306,164 +267,6 @@ func (in *Ingest) unfit() error {
 	return nil
 }
 
-// wait returns when the samples are durable. The commit may hold samples of other calls:
-// overwritten lists those of all calls that another sample of the same series and time replaced.
-// The samples take the room that is held.
-func (in *Ingest) wait(ctx context.Context, samples []metric.Sample, held *hold) (overwritten []metric.Sample, err error) {
-	if len(samples) == 0 {
-		return nil, nil
-	}
-	c, err := in.enqueue(samples, held)
-	if err != nil {
-		return nil, err
-	}
-	select {
-	case <-c.done:
-		return c.overwritten, c.outcome(samples)
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-}
-
-func (in *Ingest) enqueue(samples []metric.Sample, held *hold) (*commit, error) {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	in.leave(held.client, held.room)
-	held.room = 0
-	if err := in.admit(held.client, len(samples)); err != nil {
-		return nil, err
-	}
-	c := in.open
-	c.of[held.client] += len(samples)
-	first, below := len(c.samples) == 0, len(c.samples) < in.opts.FlushSamples
-	c.samples = append(c.samples, samples...)
-	if first {
-		c.openedAt = in.clk.Elapsed()
-		in.wake <- struct{}{}
-	}
-	if below && len(c.samples) >= in.opts.FlushSamples {
-		close(c.full)
-	}
-	return c, nil
-}
-
-// admit counts n samples as pending if there is room for them. One client has up to half of the room, so that it does not
-// keep all others out; a report of any size is taken when nothing else waits. The caller holds mu.
-func (in *Ingest) admit(client admission.Client, n int) error {
-	if in.closed {
-		return ErrClosed
-	}
-	own, share := in.pendingOf[client], (in.opts.MaxPending+1)/2
-	switch {
-	case in.pending > 0 && in.pending+n > in.opts.MaxPending:
-		in.metrics.busy.Inc()
-		return ErrBusy
-	case client != admission.Client{} && own > 0 && own+n > share:
-		in.metrics.busy.Inc()
-		return fmt.Errorf("%w: %d of this client. One client may have %d, half of what may wait: send less at once, or try again",
-			ErrBusy, own, share)
-	}
-	in.pendingOf[client] += n
-	in.pending += n
-	in.metrics.pending.Set(float64(in.pending))
-	return nil
-}
-
-// leave takes back n samples of a client that admit has counted. The caller holds mu.
-func (in *Ingest) leave(client admission.Client, n int) {
-	in.pending -= n
-	in.metrics.pending.Set(float64(in.pending))
-	if in.pendingOf[client] -= n; in.pendingOf[client] == 0 {
-		delete(in.pendingOf, client)
-	}
-}
-
-// commits makes one commit after the other durable. On Close it commits what is left and returns.
-func (in *Ingest) commits(ctx context.Context) {
-	var g grouper
-	var spare []metric.Sample
-	for {
-		select {
-		case <-in.wake:
-		case t := <-in.tasks:
-			t.reply <- t.do(ctx)
-			continue
-		case <-in.closing:
-			select {
-			case <-in.wake:
-			default:
-				in.writer.Hurry()
-				if err := in.settle(ctx); err != nil {
-					in.opts.Logger.Warn("cannot rewrite the chunks of a failed commit", "err", err)
-				}
-				return
-			}
-		}
-		c := in.take(ctx, spare)
-		in.commit(ctx, &g, c)
-		c.overwritten = g.overwritten
-
-		// Whoever has got an answer finds the room free that its samples took.
-		in.mu.Lock()
-		for client, n := range c.of {
-			in.leave(client, n)
-		}
-		in.mu.Unlock()
-		close(c.done)
-		spare = c.samples
-	}
-}
-
-// take waits for the end of the open commit's window and opens a new commit.
-func (in *Ingest) take(ctx context.Context, spare []metric.Sample) *commit {
-	in.mu.Lock()
-	c := in.open
-	in.mu.Unlock()
-	if left := in.opts.Window - (in.clk.Elapsed() - c.openedAt); left > 0 {
-		select {
-		case <-in.clk.After(left):
-		case <-c.full:
-		case <-in.closing:
-		case <-ctx.Done():
-		}
-	}
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	in.open = newCommit(spare)
-	return c
-}
-
-func (in *Ingest) commit(ctx context.Context, g *grouper, c *commit) {
-	started := in.clk.Elapsed()
-	defer func() { in.metrics.flush(in.clk.Elapsed()-started, len(c.samples), c.err) }()
-	if c.err = in.unfit(); c.err != nil { // fitness may have changed since the samples arrived
-		return
-	}
-	c.settings = in.store.Settings()
-	groups := g.group(c.settings.Ladder, c.settings.Epochs, c.samples)
-	err := in.writer.FlushAt(ctx, groups, c.at)
-	in.opts.OnSamples(c.samples)
-	if err == nil {
-		return
-	}
-	c.err = notStored(err)
-	refused := 0
-	var some *cache.BlocksError
-	if errors.As(err, &some) {
-		c.failed = make(map[groupKey]error, len(some.Failed))
-		for n, i := range some.Failed {
-			c.failed[groupKey{groups[i].Slice.StartMs, groups[i].Block.Start}] = some.Errs[n]
-			if errors.Is(some.Errs[n], storage.ErrRefused) {
-				refused += len(groups[i].Samples)
-			}
-		}
-	}
-	in.metrics.refused.Add(float64(refused))
-	if skipped, ok := in.warnings.Pass(); ok {
-		in.opts.Logger.Warn("commit failed", "samples", len(c.samples), "blocks", len(groups), "refused_samples", refused, "more_since_last", skipped, "err", err)
-	}
-}
-
 // UntilSeal returns the time until the grace of the current slice has passed, which is when to call
 // Seal. The rest of the delay then remains before the run.
 func (in *Ingest) UntilSeal() time.Duration {
@@ -496,30 +299,6 @@ func (in *Ingest) settle(ctx context.Context) error {
 		return nil
 	}
 	return in.writer.Settle(ctx)
-}
-
-// task is work that runs between two commits.
-type task struct {
-	do    func(context.Context) error
-	reply chan error
-}
-
-// between runs do between two commits.
-func (in *Ingest) between(ctx context.Context, do func(context.Context) error) error {
-	t := task{do, make(chan error, 1)}
-	select {
-	case in.tasks <- t:
-	case <-in.stopped:
-		return ErrClosed
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	select {
-	case err := <-t.reply:
-		return err
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
 
 // Close rejects new reports, makes those under way durable, and waits until that is done. It is

@@ -92,8 +92,8 @@ const (
 	oneOfMany   = "for the same reason as earlier ones"
 )
 
-// of formats a message. The arguments that are text of a client are excerpts.
-func (m *messages) of(reason Reason, format string, args ...any) string {
+// text formats a message. The arguments that are text of a client are excerpts.
+func (m *messages) text(reason Reason, format string, args ...any) string {
 	if *m == nil {
 		*m = make(messages)
 	}

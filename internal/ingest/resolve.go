@@ -163,7 +163,7 @@ func (r *resolver) report(rep *Report, base int) error {
 }
 
 func (r *resolver) reject(index int, reason Reason, format string, args ...any) {
-	r.rejected = append(r.rejected, Rejection{Index: index, Reason: reason, Message: r.messages.of(reason, format, args...)})
+	r.rejected = append(r.rejected, Rejection{Index: index, Reason: reason, Message: r.messages.text(reason, format, args...)})
 }
 
 func (t *taken) add(bytes int64) {
