@@ -29,21 +29,21 @@ type Newcomers struct {
 	Refused *LimitError
 }
 
+// registration is the work on the newcomers of one source.
+type registration struct {
+	*Newcomers
+	granted grant
+	won     int // the claims that the store granted under their own ids
+}
+
 // claim is a series without an id, and the id that it is to get.
 type claim struct {
+	*registration
+	at     []int // where the series is among the newcomers
 	digest digest
 	labels metric.Labels
 	id     metric.ScheduleID
 	done   bool // the store has decided the id
-}
-
-// registration is the work on the newcomers of one source.
-type registration struct {
-	*Newcomers
-	// at has the claim of each series, nil where the id is known.
-	at      []*claim
-	granted grant
-	won     int
 }
 
 // Register gives an id to each series that has none. A source may be there once. All series are
@@ -52,54 +52,40 @@ type registration struct {
 // If the error is not nil, some series may be registered, and the ids mean nothing: it is safe to
 // call again.
 func (r *Registry) Register(ctx context.Context, all []*Newcomers) error {
-	inOrder := make([]registration, len(all))
+	inOrder := make([]*registration, len(all))
 	for i, n := range all {
-		inOrder[i].Newcomers = n
+		inOrder[i] = &registration{Newcomers: n}
 	}
 	// Two calls that wait for each other's sources would wait for ever.
-	slices.SortFunc(inOrder, func(a, b registration) int { return cmp.Compare(a.Source.number, b.Source.number) })
-	taken := 0
-	defer func() {
-		for i := range taken {
-			<-inOrder[i].Source.turn
-		}
-	}()
-	for i := range inOrder {
+	slices.SortFunc(inOrder, func(a, b *registration) int { return cmp.Compare(a.Source.number, b.Source.number) })
+	for _, g := range inOrder {
 		select {
-		case inOrder[i].Source.turn <- struct{}{}:
-			taken++
+		case g.Source.turn <- struct{}{}:
+			defer func() { <-g.Source.turn }()
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
-	defer func() {
-		for i := range inOrder {
-			r.census.release(inOrder[i].granted, inOrder[i].won)
-		}
-	}()
 	seen := make(map[digest]*claim)
+	var claims []*claim
 	n := 0
-	for i := range inOrder {
-		if err := inOrder[i].prepare(ctx, seen); err != nil {
+	for _, g := range inOrder {
+		defer func() { r.census.release(g.granted, g.won) }()
+		if err := g.prepare(ctx, seen); err != nil {
 			return err
 		}
-		if n += len(inOrder[i].Series); n >= yieldEvery {
+		claims = append(claims, g.granted.claims...)
+		if n += len(g.Series); n >= yieldEvery {
 			runtime.Gosched()
 			n = 0
 		}
 	}
-	if err := r.claim(ctx, inOrder); err != nil {
-		return err
-	}
-	for i := range inOrder {
-		g := &inOrder[i]
-		for j, c := range g.at {
-			if c == nil {
-				continue
+	for some := range slices.Chunk(claims, claimSize) {
+		if err := r.claim(ctx, some); err != nil {
+			for _, g := range inOrder {
+				g.Source.keepForRetry(g.granted.claims)
 			}
-			if g.IDs[j] = NoID; c.done {
-				g.IDs[j] = c.id
-			}
+			return err
 		}
 	}
 	return nil
@@ -126,27 +112,29 @@ func (g *registration) prepare(ctx context.Context, seen map[digest]*claim) erro
 	clear(seen)
 	g.Refused = nil
 	g.IDs = slices.Grow(g.IDs[:0], len(g.Series))[:len(g.Series)]
-	g.at = make([]*claim, len(g.Series))
 	var want []*claim
 	var buf []byte
-	claims := make([]claim, 0, len(g.Series)) // it does not grow
+	claims := make([]claim, len(g.Series))
 	for i, ls := range g.Series {
 		buf = ls.AppendKey(buf[:0])
 		d := s.r.seeds.digest(buf)
-		if id, known := s.ids.Load().find(d); known {
+		id, known := s.ids.Load().find(d)
+		if known {
 			g.IDs[i] = id
 			continue
 		}
-		if g.at[i] = seen[d]; g.at[i] != nil {
+		g.IDs[i] = NoID
+		if c := seen[d]; c != nil {
+			c.at = append(c.at, i)
 			continue
 		}
 		labels, err := s.full(ls, string(buf))
 		if err != nil {
 			return err
 		}
-		claims = append(claims, claim{digest: d, labels: labels, id: NoID})
-		c := &claims[len(claims)-1]
-		g.at[i], seen[d] = c, c
+		c := &claims[i]
+		*c = claim{registration: g, at: []int{i}, digest: d, labels: labels, id: NoID}
+		seen[d] = c
 		if want = append(want, c); len(want)%yieldEvery == 0 {
 			runtime.Gosched()
 		}
@@ -171,6 +159,7 @@ func (g *registration) prepare(ctx context.Context, seen map[digest]*claim) erro
 	} else if more != nil {
 		g.Refused.Refused += more.Refused
 	}
+	s.ids.Store(s.ids.Load().with(len(g.granted.claims)))
 	return s.assign(ctx, g.granted.claims)
 }
 
@@ -187,92 +176,29 @@ func (s *Source) full(series metric.Labels, key string) (metric.Labels, error) {
 	return labels, nil
 }
 
-// part is claims of one source that are made together.
-type part struct {
-	of   *registration
-	want []*claim
-}
-
-// claim claims what was granted, claimSize series at a time.
-func (r *Registry) claim(ctx context.Context, all []registration) error {
-	var parts []part
-	n := 0
-	for i := range all {
-		for want := all[i].granted.claims; len(want) > 0; {
-			some := want[:min(len(want), claimSize-n)]
-			parts = append(parts, part{&all[i], some})
-			want, n = want[len(some):], n+len(some)
-			if n < claimSize {
-				continue
-			}
-			if err := r.claimParts(ctx, parts, n); err != nil {
-				keepForRetry(all)
-				return err
-			}
-			parts, n = parts[:0], 0
-		}
+// claim claims series under their assigned ids, and keeps the ids that the store gives them.
+func (r *Registry) claim(ctx context.Context, claims []*claim) error {
+	want := make([]storage.Claim, len(claims))
+	for i, c := range claims {
+		want[i] = storage.Claim{Source: c.Source.partition, Schedule: storage.Schedule{ID: c.id, Labels: c.labels}}
 	}
-	if n == 0 {
-		return nil
+	ids, err := r.store.ClaimSchedules(ctx, want)
+	if err == nil && len(ids) != len(want) {
+		err = fmt.Errorf("the store returned %d ids for %d series", len(ids), len(want))
 	}
-	err := r.claimParts(ctx, parts, n)
+	for _, id := range ids {
+		err = cmp.Or(err, checkID(id))
+	}
 	if err != nil {
-		keepForRetry(all)
+		return fmt.Errorf("register %d series, some of them of source %q: %w", len(claims), claims[0].Source.name, err)
 	}
-	return err
-}
-
-func keepForRetry(all []registration) {
-	for i := range all {
-		left := all[i].granted.claims
-		for len(left) > 0 && left[0].done { // they are claimed in order
-			left = left[1:]
-		}
-		if len(left) > 0 {
-			all[i].Source.keepForRetry(left)
-		}
-	}
-}
-
-// claimParts claims n series under their assigned ids, and keeps the ids that they end up with.
-func (r *Registry) claimParts(ctx context.Context, parts []part, n int) error {
-	want := make([]storage.Claim, 0, n)
-	for _, p := range parts {
-		for _, c := range p.want {
-			want = append(want, storage.Claim{Source: p.of.Source.partition, Schedule: storage.Schedule{ID: c.id, Labels: c.labels}})
-		}
-	}
-	ids, err := r.claimSchedules(ctx, want)
-	if err != nil {
-		return fmt.Errorf("register %d series, some of them of source %q: %w", n, parts[0].of.Source.name, err)
-	}
-	schedules := make([]storage.Schedule, n)
-	for i := range want {
-		schedules[i] = storage.Schedule{ID: ids[i], Labels: want[i].Labels}
-	}
-	for _, p := range parts {
-		p.of.won += p.of.Source.claimed(p.want, ids[:len(p.want)])
-		ids = ids[len(p.want):]
+	schedules := make([]storage.Schedule, len(claims))
+	for i, c := range claims {
+		schedules[i] = storage.Schedule{ID: ids[i], Labels: c.labels}
+		c.Source.claimed(c, ids[i])
 	}
 	if r.opts.OnNew != nil {
 		r.opts.OnNew(schedules)
 	}
 	return nil
-}
-
-// claimSchedules claims series in the store. It checks the ids that the store returns.
-func (r *Registry) claimSchedules(ctx context.Context, want []storage.Claim) ([]metric.ScheduleID, error) {
-	ids, err := r.store.ClaimSchedules(ctx, want)
-	if err != nil {
-		return nil, err
-	}
-	if len(ids) != len(want) {
-		return nil, fmt.Errorf("the store returned %d ids for %d series", len(ids), len(want))
-	}
-	for _, id := range ids {
-		if err := checkID(id); err != nil {
-			return nil, err
-		}
-	}
-	return ids, nil
 }

@@ -114,40 +114,35 @@ func (s *Source) assign(ctx context.Context, want []*claim) error {
 	return nil
 }
 
-// claimed keeps the ids that the store has given to some series of the source. It returns how many
-// of them are those that were claimed.
-func (s *Source) claimed(want []*claim, ids []metric.ScheduleID) (won int) {
-	known := s.ids.Load().with(len(want))
-	for i, c := range want {
-		known.add(c.digest, ids[i])
+// claimed keeps the id that the store has given to a series of the source.
+func (s *Source) claimed(c *claim, id metric.ScheduleID) {
+	s.ids.Load().add(c.digest, id)
+	s.last = max(s.last, id)
+	delete(s.doubt, c.digest)
+	if id == c.id {
+		c.won++
+	} else {
+		// The series has another id for good. So no attempt to give it this id can take effect any
+		// more, not even one that timed out and is still under way.
+		s.r.ids.giveBack(blocks.Range{Start: c.id, End: c.id + 1})
 	}
-	s.ids.Store(known)
-	for i, c := range want {
-		s.last = max(s.last, ids[i])
-		delete(s.doubt, c.digest)
-		if ids[i] == c.id {
-			won++
-		} else {
-			// The series has another id for good. So no attempt to give it this id can take effect any
-			// more, not even one that timed out and is still under way.
-			s.r.ids.giveBack(blocks.Range{Start: c.id, End: c.id + 1})
-			c.id = ids[i]
-		}
-		c.done = true
+	c.id, c.done = id, true
+	for _, i := range c.at {
+		c.IDs[i] = id
 	}
-	return won
 }
 
 // keepForRetry keeps the ids of claims that failed or were not reached, at most LeaseSize of them.
 // With more, a client is not retrying but making up series, and ids are cheaper than memory.
-func (s *Source) keepForRetry(want []*claim) {
-	if len(s.doubt)+len(want) > s.r.opts.LeaseSize {
+func (s *Source) keepForRetry(claims []*claim) {
+	left := slices.DeleteFunc(slices.Clone(claims), func(c *claim) bool { return c.done })
+	if len(s.doubt)+len(left) > s.r.opts.LeaseSize {
 		s.doubt = nil
 	}
 	if s.doubt == nil {
-		s.doubt = make(map[digest]metric.ScheduleID, len(want))
+		s.doubt = make(map[digest]metric.ScheduleID, len(left))
 	}
-	for _, c := range want[:min(len(want), s.r.opts.LeaseSize)] {
+	for _, c := range left[:min(len(left), s.r.opts.LeaseSize)] {
 		s.doubt[c.digest] = c.id
 	}
 }
