@@ -44,7 +44,7 @@ type System interface {
 type Explorer struct {
 	Start func() System
 	// Preemptions is the maximum number of times that an actor which could continue has to wait for
-	// another, or that an event comes in between. A negative number is no bound.
+	// another, or that an event comes in between.
 	Preemptions int
 }
 
@@ -78,10 +78,6 @@ type choice struct {
 // Run explores until something is wrong. With a bound of n it tries the bounds 0 to n in order.
 func (e *Explorer) Run() (Result, *Failure) {
 	var r Result
-	if e.Preemptions < 0 {
-		f := e.run(-1, &r)
-		return r, f
-	}
 	for bound := range e.Preemptions + 1 {
 		if f := e.run(bound, &r); f != nil {
 			return r, f
@@ -90,12 +86,7 @@ func (e *Explorer) Run() (Result, *Failure) {
 	return r, nil
 }
 
-const unbounded = 1 << 30
-
 func (e *Explorer) run(bound int, r *Result) *Failure {
-	if bound < 0 {
-		bound = unbounded
-	}
 	seen := map[uint64]int{} // by state, the most preemptions that were left in it
 	var path []*choice
 	for {

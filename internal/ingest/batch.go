@@ -49,8 +49,7 @@ type Batch struct {
 
 	n        int   // measurements so far
 	stopped  error // why the batch accepts no more
-	indexed  bool  // samples and measurements no longer correspond one to one
-	indexes  []int // the measurement of each sample, if indexed
+	indexes  []int // the measurement of each sample
 	rejected []Rejection
 	messages messages
 }
@@ -100,7 +99,7 @@ func (b *Batch) Reset() {
 	b.samples, b.arena = emptied(b.samples), emptied(b.arena)
 	b.owned, b.indexes = emptied(b.owned), emptied(b.indexes)
 	b.series, b.excess, b.labelText, b.text, b.allText = Measurement{}, false, 0, 0, 0
-	b.n, b.stopped, b.indexed, b.rejected = 0, nil, false, nil
+	b.n, b.stopped, b.rejected = 0, nil, nil
 	clear(b.messages)
 	b.Allowance.reuse()
 }
@@ -205,11 +204,8 @@ func (b *Batch) Add(timeMs int64, value float64) bool {
 	case b.full(measurementBytes) || !b.read():
 		return false
 	}
-	if b.indexed {
-		b.indexes = append(b.indexes, b.n)
-	}
+	b.sample(b.n, timeMs, value)
 	b.n++
-	b.sample(timeMs, value)
 	return true
 }
 
@@ -222,31 +218,18 @@ const excessMessage = "more than %d labels"
 func (b *Batch) AddTo(index int, timeMs int64, value float64) bool {
 	switch {
 	case b.excess:
-		b.index()
 		return b.reject(index, ReasonLimit, excessMessage, b.maxLabels())
 	case b.full(measurementBytes) || !b.read():
 		return false
 	}
-	b.index()
-	b.indexes = append(b.indexes, index)
-	b.sample(timeMs, value)
+	b.sample(index, timeMs, value)
 	return true
 }
 
-func (b *Batch) sample(timeMs int64, value float64) {
+func (b *Batch) sample(index int, timeMs int64, value float64) {
+	b.indexes = append(b.indexes, index)
 	b.series.TimeMs, b.series.Value = timeMs, value
 	b.samples = append(b.samples, b.series)
-}
-
-// index starts to record the measurement of each sample. Until now the two corresponded one to one.
-func (b *Batch) index() {
-	if b.indexed {
-		return
-	}
-	b.indexed = true
-	for i := range b.samples {
-		b.indexes = append(b.indexes, i)
-	}
 }
 
 // read counts the text that ingest reads for the series' first sample.
@@ -270,7 +253,6 @@ func (b *Batch) full(bytes int64) bool {
 // Reject counts a measurement that could not be decoded. If the batch is full, it does not count it
 // and returns false.
 func (b *Batch) Reject(reason Reason, format string, args ...any) bool {
-	b.index()
 	ok := b.reject(b.n, reason, format, args...)
 	if ok {
 		b.n++
@@ -310,10 +292,13 @@ func (b *Batch) Reports() []Report {
 	return b.ready
 }
 
+// oneToOne reports whether each measurement has one sample, and no sample belongs to none.
+func (b *Batch) oneToOne() bool { return len(b.rejected) == 0 && b.n == len(b.samples) }
+
 // SeriesOf returns the series of a measurement in Prometheus' notation. It returns false for a
 // measurement that was rejected while decoding.
 func (b *Batch) SeriesOf(index int) (string, bool) {
-	if b.indexed {
+	if !b.oneToOne() {
 		index = slices.Index(b.indexes, index)
 	}
 	if index < 0 || index >= len(b.samples) {
@@ -326,7 +311,7 @@ func (b *Batch) SeriesOf(index int) (string, bool) {
 // Result merges the result of Append with the rejections of decoding. All indexes count as the
 // batch counts.
 func (b *Batch) Result(appended Result) Result {
-	if !b.indexed {
+	if b.oneToOne() {
 		return appended
 	}
 	all := slices.Clone(b.rejected)

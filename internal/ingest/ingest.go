@@ -63,8 +63,6 @@ type Options struct {
 	// Within returns how many series there are that the request of a context may write; see bound.Of. It is required
 	// where tokens limit that number.
 	Within func(ctx context.Context) (int, error)
-	// Limits bounds names, labels and values.
-	Limits Limits
 	// Logger receives what an operator should know. The default discards it.
 	Logger *slog.Logger
 	// Metrics registers ingest's own metrics. The default is none.
@@ -93,7 +91,6 @@ func (o *Options) ensureDefaults() {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	o.Limits.ensureDefaults()
 }
 
 // warnEvery is the minimum time between two log messages about failing commits.

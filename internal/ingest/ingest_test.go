@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -234,9 +235,8 @@ func TestFailedCommit(t *testing.T) {
 // the call, with its reason. The good ones are stored.
 func TestPartlyInvalid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		in, g := start(t, ingest.Options{
-			Limits: ingest.Limits{SourceBytes: 8, NameBytes: 8, ValueBytes: 8, Labels: 2},
-		}, registry.Options{})
+		in, g := start(t, ingest.Options{}, registry.Options{})
+		long := strings.Repeat("x", 257)
 		now := time.Now().UnixMilli()
 		label := func(name, value string) []metric.Label { return []metric.Label{{Name: name, Value: value}} }
 		m := func(name string, timeMs int64, labels ...metric.Label) ingest.Measurement {
@@ -246,26 +246,26 @@ func TestPartlyInvalid(t *testing.T) {
 		res, err := in.Append(t.Context(), []ingest.Report{
 			{Source: "web-1", Measurements: []ingest.Measurement{
 				m("good", now),
-				m("", now),                                     // 1
-				m("a\x00b", now),                               // 2
-				m("a\xffb", now),                               // 3
-				m("waytoolong", now),                           // 4
-				m("m", -1),                                     // 5
-				m("m", now-day-1),                              // 6
-				m("old", now-day),                              // exactly at the cap
-				m("m", now+ahead+1),                            // 8
-				m("new", now+ahead),                            // exactly at the limit
-				m("m", math.MaxInt64),                          // 10
-				m("m", now, label("", "x")...),                 // 11
-				m("m", now, label("a", "waytoolong")...),       // 12
-				m("m", now, label("a", "\xff")...),             // 13
-				m("m", now, label(metric.NameLabel, "x")...),   // 14
-				m("m", now, label(metric.SourceLabel, "x")...), // 15
-				m("m", now, metric.Label{Name: "a", Value: "1"}, metric.Label{Name: "a", Value: "2"}),                                      // 16
-				m("m", now, metric.Label{Name: "a", Value: "1"}, metric.Label{Name: "b", Value: "2"}, metric.Label{Name: "c", Value: "3"}), // 17
+				m("", now),                     // 1
+				m("a\x00b", now),               // 2
+				m("a\xffb", now),               // 3
+				m(long, now),                   // 4
+				m("m", -1),                     // 5
+				m("m", now-day-1),              // 6
+				m("old", now-day),              // exactly at the cap
+				m("m", now+ahead+1),            // 8
+				m("new", now+ahead),            // exactly at the limit
+				m("m", math.MaxInt64),          // 10
+				m("m", now, label("", "x")...), // 11
+				m("m", now, label("a", strings.Repeat("x", 4097))...),                                 // 12
+				m("m", now, label("a", "\xff")...),                                                    // 13
+				m("m", now, label(metric.NameLabel, "x")...),                                          // 14
+				m("m", now, label(metric.SourceLabel, "x")...),                                        // 15
+				m("m", now, metric.Label{Name: "a", Value: "1"}, metric.Label{Name: "a", Value: "2"}), // 16
+				m("m", now, namedLabels(65, strconv.Itoa)...),                                         // 17
 			}},
 			{Source: "", Measurements: []ingest.Measurement{m("a", now), m("b", now)}},        // 18, 19
-			{Source: "waytoolong", Measurements: []ingest.Measurement{m("a", now)}},           // 20
+			{Source: long, Measurements: []ingest.Measurement{m("a", now)}},                   // 20
 			{Source: "web-2", Measurements: []ingest.Measurement{m("ü⌘", now), m("\n", now)}}, // 22
 			{Source: "web-3", Measurements: nil},
 		})

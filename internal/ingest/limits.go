@@ -9,34 +9,14 @@ import (
 	"github.com/quern/quern/internal/wire/excerpt"
 )
 
-// Limits bounds the parts of a series. The source, the number of labels and all lengths are checked
+// What bounds the parts of a series. The source, the number of labels and all lengths are checked
 // always. The rest is checked only when the series is new.
-type Limits struct {
-	// SourceBytes is the maximum length of a source's name. The default is 256.
-	SourceBytes int
-	// NameBytes is the maximum length of metric and label names. The default is 256.
-	NameBytes int
-	// ValueBytes is the maximum length of label values. The default is 4096.
-	ValueBytes int
-	// Labels is the maximum number of labels of a series, without name and source. The default is
-	// 64.
-	Labels int
-}
-
-func (l *Limits) ensureDefaults() {
-	if l.SourceBytes == 0 {
-		l.SourceBytes = 256
-	}
-	if l.NameBytes == 0 {
-		l.NameBytes = 256
-	}
-	if l.ValueBytes == 0 {
-		l.ValueBytes = 4096
-	}
-	if l.Labels == 0 {
-		l.Labels = 64
-	}
-}
+const (
+	maxSourceBytes = 256
+	maxNameBytes   = 256 // of metrics and labels
+	maxValueBytes  = 4096
+	maxLabels      = 64 // without name and source
+)
 
 // flaw is why a measurement is rejected. The zero value means no flaw.
 type flaw struct {
@@ -45,27 +25,27 @@ type flaw struct {
 }
 
 // checkSize returns the flaw of labels that are too many or too long. It does not read their text.
-func (l *Limits) checkSize(labels []metric.Label) flaw {
-	if len(labels) > l.Labels {
-		return flaw{ReasonLimit, fmt.Sprintf("%d labels, more than the limit of %d", len(labels), l.Labels)}
+func checkSize(labels []metric.Label) flaw {
+	if len(labels) > maxLabels {
+		return flaw{ReasonLimit, fmt.Sprintf("%d labels, more than the limit of %d", len(labels), maxLabels)}
 	}
 	for i := range labels {
 		lb := &labels[i]
-		if len(lb.Name) > l.NameBytes {
-			return flaw{ReasonInvalidLabel, l.checkName("label name", lb.Name, l.NameBytes)}
+		if len(lb.Name) > maxNameBytes {
+			return flaw{ReasonInvalidLabel, checkName("label name", lb.Name, maxNameBytes)}
 		}
-		if len(lb.Value) > l.ValueBytes {
-			return flaw{ReasonLimit, fmt.Sprintf("value of label %s has %d bytes, more than the limit of %d", excerpt.Quoted(lb.Name), len(lb.Value), l.ValueBytes)}
+		if len(lb.Value) > maxValueBytes {
+			return flaw{ReasonLimit, fmt.Sprintf("value of label %s has %d bytes, more than the limit of %d", excerpt.Quoted(lb.Name), len(lb.Value), maxValueBytes)}
 		}
 	}
 	return flaw{}
 }
 
-// check returns why a new series cannot have the labels. labels are as received; sorted are the
+// checkLabels returns why a new series cannot have the labels. labels are as received; sorted are the
 // same in order, without empty values.
-func (l *Limits) check(labels, sorted []metric.Label, derived bool) flaw {
+func checkLabels(labels, sorted []metric.Label, derived bool) flaw {
 	for _, lb := range labels {
-		if msg := l.checkName("label name", lb.Name, l.NameBytes); msg != "" {
+		if msg := checkName("label name", lb.Name, maxNameBytes); msg != "" {
 			return flaw{ReasonInvalidLabel, msg}
 		}
 		switch {
@@ -87,16 +67,16 @@ func (l *Limits) check(labels, sorted []metric.Label, derived bool) flaw {
 
 // checkSource returns why no measurement of a source can be accepted, or an empty reason. A derived
 // source is the value of a label, or empty.
-func (l *Limits) checkSource(rep *Report) (Reason, string) {
+func checkSource(rep *Report) (Reason, string) {
 	if !rep.Derived {
-		if msg := l.checkName("source", rep.Source, l.SourceBytes); msg != "" {
+		if msg := checkName("source", rep.Source, maxSourceBytes); msg != "" {
 			return ReasonInvalidSource, msg
 		}
 		return "", ""
 	}
 	switch {
-	case len(rep.Source) > l.ValueBytes:
-		return ReasonLimit, fmt.Sprintf("the label that names the source has %d bytes, more than the limit of %d", len(rep.Source), l.ValueBytes)
+	case len(rep.Source) > maxValueBytes:
+		return ReasonLimit, fmt.Sprintf("the label that names the source has %d bytes, more than the limit of %d", len(rep.Source), maxValueBytes)
 	case !utf8.ValidString(rep.Source):
 		return ReasonInvalidLabel, fmt.Sprintf("the label that names the source, %s, is not valid UTF-8", excerpt.Quoted(rep.Source))
 	}
@@ -105,7 +85,7 @@ func (l *Limits) checkSource(rep *Report) (Reason, string) {
 
 // checkName returns what is wrong with a name, or "". It accepts any UTF-8 without control
 // characters, as Prometheus 3 does.
-func (l *Limits) checkName(what, name string, maxBytes int) string {
+func checkName(what, name string, maxBytes int) string {
 	switch {
 	case name == "":
 		return what + " is empty"

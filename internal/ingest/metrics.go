@@ -21,27 +21,18 @@ type metrics struct {
 
 func newMetrics(reg prometheus.Registerer) *metrics {
 	f := promauto.With(reg)
+	counter := func(name, help string) prometheus.Counter {
+		return f.NewCounter(prometheus.CounterOpts{Name: "quern_ingest_" + name + "_total", Help: help})
+	}
 	m := &metrics{
-		accepted: f.NewCounter(prometheus.CounterOpts{
-			Name: "quern_ingest_samples_accepted_total",
-			Help: "Samples that were made durable and acknowledged.",
-		}),
+		accepted: counter("samples_accepted", "Samples that were made durable and acknowledged."),
 		rejected: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "quern_ingest_samples_rejected_total",
 			Help: "Measurements rejected, by reason.",
 		}, []string{"reason"}),
-		refused: f.NewCounter(prometheus.CounterOpts{
-			Name: "quern_ingest_samples_refused_total",
-			Help: "Samples that the store permanently refused. Their senders got its error.",
-		}),
-		overwritten: f.NewCounter(prometheus.CounterOpts{
-			Name: "quern_ingest_samples_overwritten_total",
-			Help: "Accepted samples replaced by another one of the same series, millisecond and commit, with another value.",
-		}),
-		busy: f.NewCounter(prometheus.CounterOpts{
-			Name: "quern_ingest_busy_total",
-			Help: "Calls turned away because too many samples were waiting.",
-		}),
+		refused:     counter("samples_refused", "Samples that the store permanently refused. Their senders got its error."),
+		overwritten: counter("samples_overwritten", "Accepted samples replaced by another one of the same series, millisecond and commit, with another value."),
+		busy:        counter("busy", "Calls turned away because too many samples were waiting."),
 		pending: f.NewGauge(prometheus.GaugeOpts{
 			Name: "quern_ingest_samples_pending",
 			Help: "Samples waiting to be made durable.",

@@ -104,7 +104,7 @@ func (r *resolver) resolve(held *hold, in *Ingest, reports []Report, ageCap time
 	clear(r.taken) // a source may have been dropped
 	r.taken = r.taken[:0]
 	r.forget()
-	r.labels.take(nil, &in.opts.Limits) // the old reports' memory may hold other labels now
+	r.labels.take(nil) // the old reports' memory may hold other labels now
 	index := 0
 	for i := range reports {
 		if err := r.report(&reports[i], index); err != nil {
@@ -116,7 +116,7 @@ func (r *resolver) resolve(held *hold, in *Ingest, reports []Report, ageCap time
 }
 
 func (r *resolver) report(rep *Report, base int) error {
-	if reason, msg := r.in.opts.Limits.checkSource(rep); reason != "" {
+	if reason, msg := checkSource(rep); reason != "" {
 		for i := range rep.Measurements {
 			r.reject(base+i, reason, "%s", msg)
 		}
@@ -233,12 +233,11 @@ type reporter struct {
 
 // find looks the series of a measurement up, and queues a new one for register. Errors are the store's.
 func (r *resolver) find(from *reporter, m *Measurement) (series, error) {
-	limits := &r.in.opts.Limits
-	if n := len(m.Metric); n == 0 || n > limits.NameBytes {
-		return series{flaw: flaw{ReasonInvalidMetric, limits.checkName("metric name", m.Metric, limits.NameBytes)}}, nil
+	if n := len(m.Metric); n == 0 || n > maxNameBytes {
+		return series{flaw: flaw{ReasonInvalidMetric, checkName("metric name", m.Metric, maxNameBytes)}}, nil
 	}
 	if !sameLabels(m.Labels, r.labels.given) {
-		r.labels.take(m.Labels, limits)
+		r.labels.take(m.Labels)
 	}
 	if r.labels.excess.reason != "" {
 		return series{flaw: r.labels.excess}, nil
@@ -268,10 +267,10 @@ func (r *resolver) find(from *reporter, m *Measurement) (series, error) {
 		return s, nil
 	}
 	s.id = registry.NoID
-	if msg := limits.checkName("metric name", m.Metric, limits.NameBytes); msg != "" {
+	if msg := checkName("metric name", m.Metric, maxNameBytes); msg != "" {
 		s.flaw = flaw{ReasonInvalidMetric, msg}
 	} else {
-		s.flaw = r.labels.check(limits, from.report.Derived)
+		s.flaw = r.labels.check(from.report.Derived)
 	}
 	if s.reason == "" {
 		s.place = r.queue(from.source, m.Metric)
@@ -373,10 +372,10 @@ type labelSet struct {
 
 // take sorts the labels. It checks their number and length first, so that labels beyond the
 // limits cost no more than reading past them.
-func (l *labelSet) take(labels []metric.Label, limits *Limits) {
+func (l *labelSet) take(labels []metric.Label) {
 	l.given, l.sorted, l.key, l.nameAt = labels, l.sorted[:0], l.key[:0], 0
 	l.checked, l.flaw = false, flaw{}
-	if l.excess = limits.checkSize(labels); l.excess.reason != "" {
+	if l.excess = checkSize(labels); l.excess.reason != "" {
 		return
 	}
 	for _, lb := range labels {
@@ -409,9 +408,9 @@ func (l *labelSet) with(name string) metric.Labels {
 }
 
 // check returns why a new series cannot have the labels.
-func (l *labelSet) check(limits *Limits, derived bool) flaw {
+func (l *labelSet) check(derived bool) flaw {
 	if !l.checked {
-		l.checked, l.flaw = true, limits.check(l.given, l.sorted, derived)
+		l.checked, l.flaw = true, checkLabels(l.given, l.sorted, derived)
 	}
 	return l.flaw
 }
