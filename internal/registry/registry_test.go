@@ -195,11 +195,12 @@ func TestIDsLostInARaceAreUsedNext(t *testing.T) {
 func TestOneSourcesIDsAreAdjacent(t *testing.T) {
 	store := newFakeStore()
 	// Another process takes a lease of 100 after every one of ours.
-	store.onLease = func() error {
-		if store.next > 0 {
-			store.next += 100
+	store.onLease = func(int) error {
+		if store.leases == 0 {
+			return nil
 		}
-		return nil
+		_, err := store.Store.LeaseIDs(t.Context(), 100)
+		return err
 	}
 	r := registry.New(store, registry.Options{LeaseSize: 100})
 	require.Equal(t, idRange(0, 60), register(t, source(t, r, "a"), series(t, "cpu", seq(0, 60)...)))
@@ -376,7 +377,7 @@ func TestClaimFailsHalfWay(t *testing.T) {
 
 func TestLeaseFails(t *testing.T) {
 	store := newFakeStore()
-	store.onLease = func() error { return storage.ErrUnavailable }
+	store.onLease = func(int) error { return storage.ErrUnavailable }
 	r := registry.New(store, registry.Options{MaxSeries: 1})
 	s := source(t, r, "web-1")
 	_, err := s.Register(t.Context(), series(t, "cpu", 0))
@@ -740,7 +741,7 @@ func TestLeaseWhileGroupsAreAway(t *testing.T) {
 	f := newFakeStore()
 	r := registry.New(f, registry.Options{})
 	var asked []int
-	f.onLeaseOf = func(n int) error {
+	f.onLease = func(n int) error {
 		if asked = append(asked, n); n > 200 {
 			return storage.ErrUnavailable
 		}
@@ -750,10 +751,10 @@ func TestLeaseWhileGroupsAreAway(t *testing.T) {
 	require.Equal(t, []int{4096, 128}, asked)
 	register(t, source(t, r, "b"), series(t, "m", seq(0, 150)...))
 	require.Equal(t, []int{4096, 128, 4096, 150}, asked)
-	require.Len(t, f.ids(t), 3+150)
+	require.Equal(t, 3+150, f.ids(t))
 
 	// Any other failure is final.
-	f.onLeaseOf = func(int) error { return storage.ErrCorrupt }
+	f.onLease = func(int) error { return storage.ErrCorrupt }
 	_, err := source(t, r, "c").Register(t.Context(), series(t, "m", seq(0, 150)...))
 	require.ErrorIs(t, err, storage.ErrCorrupt)
 }
