@@ -34,11 +34,7 @@ func rawOf(t *testing.T, s storage.Store, block blocks.Range, hour time.Time) (n
 // TestBlocksOutOfReach: unavailable blocks do not hold up others, which are durable and sealed. The
 // chunks of the failed flush are written again before anything else goes into their blocks.
 func TestBlocksOutOfReach(t *testing.T) {
-	clk := clock.NewSimulated(eleven.Add(59 * time.Minute))
-	store := storagetest.NewApart(storagetest.NewModel(storage.Settings{
-		Ladder: metric.DefaultLadder(), GroupSize: 4, IndexPartitions: 1, Epochs: blocks.Epochs{{BlockSize: 4}},
-	}, nil, clk))
-	w := cache.NewWriter(cache.New(store, clk, 1, cache.DefaultTiming()))
+	w, store, clk := refusing()
 	good, bad, other := blocks.Of(0, 4), blocks.Of(4, 4), blocks.Of(8, 4)
 	of := func(bs ...blocks.Range) (out []cache.BlockSamples) {
 		for _, b := range bs {
@@ -79,11 +75,7 @@ func TestBlocksOutOfReach(t *testing.T) {
 
 // TestSealOutOfReach: a seal that does not reach a block seals the others.
 func TestSealOutOfReach(t *testing.T) {
-	clk := clock.NewSimulated(eleven.Add(59 * time.Minute))
-	store := storagetest.NewApart(storagetest.NewModel(storage.Settings{
-		Ladder: metric.DefaultLadder(), GroupSize: 4, IndexPartitions: 1, Epochs: blocks.Epochs{{BlockSize: 4}},
-	}, nil, clk))
-	w := cache.NewWriter(cache.New(store, clk, 1, cache.DefaultTiming()))
+	w, store, clk := refusing()
 	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.Of(0, 4), 1), group(eleven, blocks.Of(4, 4), 1)}))
 	store.Away(blocks.Of(0, 4).Contains, errGone)
 	clk.Set(eleven.Add(time.Hour + time.Minute))
@@ -96,9 +88,7 @@ func TestSealOutOfReach(t *testing.T) {
 // refusing returns a writer over a store that fails blocks one by one.
 func refusing() (*cache.Writer, *storagetest.Apart, *clock.Simulated) {
 	clk := clock.NewSimulated(eleven.Add(59 * time.Minute))
-	store := storagetest.NewApart(storagetest.NewModel(storage.Settings{
-		Ladder: metric.DefaultLadder(), GroupSize: 4, IndexPartitions: 1, Epochs: blocks.Epochs{{BlockSize: 4}},
-	}, nil, clk))
+	store := storagetest.NewApart(storagetest.NewModel(settings(4), nil, clk))
 	return cache.NewWriter(cache.New(store, clk, 1, cache.DefaultTiming())), store, clk
 }
 
@@ -170,11 +160,7 @@ func TestRefusedWhenWrittenAgain(t *testing.T) {
 // However much waits to be written again to blocks that are out of reach, for however many hours, others go on, and
 // what waits is bounded.
 func TestManyTornBlocksStopNoOthers(t *testing.T) {
-	clk := clock.NewSimulated(eleven)
-	store := storagetest.NewApart(storagetest.NewModel(storage.Settings{
-		Ladder: metric.DefaultLadder(), GroupSize: 4, IndexPartitions: 1, Epochs: blocks.Epochs{{BlockSize: 4}},
-	}, nil, clk))
-	w := cache.NewWriter(cache.New(store, clk, 1, cache.DefaultTiming()))
+	w, store, clk := refusing()
 	const blocksN, hours, bound, samples = 30, 10, 32 << 20, 60_000
 	rng := rand.New(rand.NewPCG(1, 2))
 	values := make([]float64, samples) // that take their full size
@@ -229,10 +215,7 @@ func TestManyTornBlocksStopNoOthers(t *testing.T) {
 // What is refused for good does not wait either when the flush that it was part of comes to nothing: what came beside
 // it does.
 func TestRefusedInAFlushThatFails(t *testing.T) {
-	clk := clock.NewSimulated(eleven.Add(59 * time.Minute))
-	apart := storagetest.NewApart(storagetest.NewModel(storage.Settings{
-		Ladder: metric.DefaultLadder(), GroupSize: 4, IndexPartitions: 1, Epochs: blocks.Epochs{{BlockSize: 4}},
-	}, nil, clk))
+	_, apart, clk := refusing()
 	store := storagetest.NewFaulty(apart)
 	w := cache.NewWriter(cache.New(store, clk, 1, cache.DefaultTiming()))
 	good, bad := blocks.Of(0, 4), blocks.Of(4, 4)
@@ -416,9 +399,7 @@ func (d *dayAway) Slices(ctx context.Context, b metric.Bucket, fromMs, toMs int6
 func TestNextDayOutOfReach(t *testing.T) {
 	midnight := eleven.Truncate(24 * time.Hour).Add(24 * time.Hour)
 	clk := clock.NewSimulated(midnight.Add(-5 * time.Minute))
-	store := &dayAway{Store: storagetest.NewModel(storage.Settings{
-		Ladder: metric.DefaultLadder(), GroupSize: 4, IndexPartitions: 1, Epochs: blocks.Epochs{{BlockSize: 4}},
-	}, nil, clk), fromMs: midnight.UnixMilli()}
+	store := &dayAway{Store: storagetest.NewModel(settings(4), nil, clk), fromMs: midnight.UnixMilli()}
 	w := cache.NewWriter(cache.New(store, clk, 1, cache.DefaultTiming()))
 	last := midnight.Add(-time.Hour)
 	today, tomorrow := group(last, blocks.Of(0, 4), 2), group(midnight, blocks.Of(4, 4), 2)
@@ -441,9 +422,7 @@ func TestNextDayOutOfReach(t *testing.T) {
 func TestMendWhileTheNextDayIsOutOfReach(t *testing.T) {
 	midnight := eleven.Truncate(24 * time.Hour).Add(24 * time.Hour)
 	clk := clock.NewSimulated(midnight.Add(-5 * time.Minute))
-	store := &dayAway{Store: storagetest.NewFaulty(storagetest.NewModel(storage.Settings{
-		Ladder: metric.DefaultLadder(), GroupSize: 4, IndexPartitions: 1, Epochs: blocks.Epochs{{BlockSize: 4}},
-	}, nil, clk)), fromMs: midnight.AddDate(1, 0, 0).UnixMilli()}
+	store := &dayAway{Store: storagetest.NewFaulty(storagetest.NewModel(settings(4), nil, clk)), fromMs: midnight.AddDate(1, 0, 0).UnixMilli()}
 	w := cache.NewWriter(cache.New(store, clk, 1, cache.DefaultTiming()))
 	last := midnight.Add(-time.Hour)
 	today := func(start metric.ScheduleID) cache.BlockSamples { return group(last, blocks.Of(start, 4), 1) }

@@ -19,9 +19,7 @@ import (
 func TestPutTakesBack(t *testing.T) {
 	noon := time.Date(2025, time.November, 21, 12, 0, 0, 0, time.UTC)
 	clk := clock.NewSimulated(noon.Add(30 * time.Minute))
-	store := storagetest.NewFaulty(storagetest.NewModel(storage.Settings{
-		Ladder: metric.DefaultLadder(), GroupSize: 4, IndexPartitions: 1, Epochs: blocks.Epochs{{BlockSize: 4}},
-	}, nil, clk))
+	store := storagetest.NewFaulty(storagetest.NewModel(settings(4), nil, clk))
 	c := cache.New(store, clk, 1, cache.DefaultTiming())
 	slow := 2
 	store.Add(storagetest.Rule{Op: "Write", Times: slow, After: func() error {
@@ -51,9 +49,7 @@ func TestPutTakesBack(t *testing.T) {
 func TestPutOverABeginning(t *testing.T) {
 	noon := time.Date(2025, time.November, 21, 12, 0, 0, 0, time.UTC)
 	clk := clock.NewSimulated(noon.Add(30 * time.Minute))
-	store := storagetest.NewFaulty(storagetest.NewModel(storage.Settings{
-		Ladder: metric.DefaultLadder(), GroupSize: 4, IndexPartitions: 1, Epochs: blocks.Epochs{{BlockSize: 4}},
-	}, nil, clk))
+	store := storagetest.NewFaulty(storagetest.NewModel(settings(4), nil, clk))
 	c := cache.New(store, clk, 1, cache.DefaultTiming())
 	store.Add(storagetest.Rule{Op: "Write", Times: 1, After: func() error {
 		return store.BeginSlice(t.Context(), storage.SliceKey{StartMs: noon.UnixMilli()})

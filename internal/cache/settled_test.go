@@ -9,7 +9,6 @@ import (
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/storagetest"
 )
@@ -53,14 +52,11 @@ func TestPlaceThatHasPassed(t *testing.T) {
 // TestSlowFlush: of a flush that took so long that another process may have packed chunks with greater ids, the samples are
 // written again with new ids. A store that only one process writes to has no such chunks.
 func TestSlowFlush(t *testing.T) {
-	settings := storage.Settings{
-		Ladder: metric.DefaultLadder(), GroupSize: 4, IndexPartitions: 1, Epochs: blocks.Epochs{{BlockSize: 4}},
-	}
 	for several, want := range map[bool]int{false: 1, true: 2} {
 		clk := clock.NewSimulated(eleven.Add(30 * time.Minute))
-		var st storage.Store = storagetest.NewModel(settings, nil, clk)
+		var st storage.Store = storagetest.NewModel(settings(4), nil, clk)
 		if several {
-			st = storagetest.NewLWWModel(settings, nil, clk)
+			st = storagetest.NewLWWModel(settings(4), nil, clk)
 		}
 		store := storagetest.NewFaulty(st)
 		w := cache.NewWriter(cache.New(store, clk, 1, cache.DefaultTiming()))

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -20,12 +21,16 @@ import (
 
 var eleven = time.Date(2025, time.November, 21, 11, 0, 0, 0, time.UTC)
 
+func settings(blockSize int) storage.Settings {
+	return storage.Settings{
+		Ladder: metric.DefaultLadder(), GroupSize: blockSize, IndexPartitions: 1, Epochs: blocks.Epochs{{BlockSize: blockSize}},
+	}
+}
+
 // setUp returns a protocol at 11:59 over an index of one shard.
 func setUp(blockSize int) (*cache.Cache, *storagetest.Faulty, *clock.Simulated) {
 	clk := clock.NewSimulated(eleven.Add(59 * time.Minute))
-	store := storagetest.NewFaulty(storagetest.NewModel(storage.Settings{
-		Ladder: metric.DefaultLadder(), GroupSize: blockSize, IndexPartitions: 1, Epochs: blocks.Epochs{{BlockSize: blockSize}},
-	}, nil, clk))
+	store := storagetest.NewFaulty(storagetest.NewModel(settings(blockSize), nil, clk))
 	return cache.New(store, clk, 1, cache.DefaultTiming()), store, clk
 }
 
@@ -50,49 +55,36 @@ func marksOf(t *testing.T, s storage.Store, hour time.Time) []storage.Mark {
 
 var errBoom = errors.New("boom")
 
-// failOverTheRun makes a flush of the block at 4 fail when the run of its slice may have begun.
-func failOverTheRun(t *testing.T) (*cache.Writer, *storagetest.Faulty) {
-	t.Helper()
-	c, store, clk := setUp(4)
-	w := cache.NewWriter(c)
-	store.Add(storagetest.Rule{Op: "Write", Times: 1, After: func() error {
-		clk.Set(eleven.Add(time.Hour + 2*time.Minute))
-		return errBoom
-	}})
-	require.ErrorIs(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.Of(4, 4), 1)}), errBoom)
-	return w, store
-}
-
 // TestFailureOverTheRunIsMarked: nobody knows what a flush left that failed when its slice's run
 // may have begun. The next flush marks its blocks, though the samples are not sent again, so that
-// rows and raw samples agree.
+// rows and raw samples agree. So does Settle, if no flush follows.
 func TestFailureOverTheRunIsMarked(t *testing.T) {
-	w, store := failOverTheRun(t)
-
 	noon := eleven.Add(time.Hour)
-	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(noon, blocks.Of(0, 4), 1)}))
-	marks := marksOf(t, store, noon)
-	require.Len(t, marks, 2)
-	late := marks[1]
-	require.Equal(t, storage.Mark{Start: 4, TimeMs: eleven.UnixMilli(), Kind: storage.MarkLate, ID: late.ID, DueMs: noon.Add(time.Hour).UnixMilli()}, late)
-
-	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(noon, blocks.Of(0, 4), 1)}))
-	require.Len(t, marksOf(t, store, noon), 2, "once")
-	require.Empty(t, marksOf(t, store, eleven), "nobody may look there again")
-}
-
-// TestFailureOverTheRunIsSettled: the same if no flush follows.
-func TestFailureOverTheRunIsSettled(t *testing.T) {
-	w, store := failOverTheRun(t)
-	store.Fail("Write", blocks.Range{}, 1, errBoom)
-	require.ErrorIs(t, w.Settle(t.Context()), errBoom)
-
-	require.NoError(t, w.Settle(t.Context()))
-	require.NoError(t, w.Settle(t.Context()))
-	marks := marksOf(t, store, eleven.Add(time.Hour))
-	require.Len(t, marks, 1)
-	require.Equal(t, eleven.UnixMilli(), marks[0].TimeMs)
-	require.Empty(t, marksOf(t, store, eleven), "nobody may look there again")
+	for name, next := range map[string]func(w *cache.Writer) error{
+		"flush": func(w *cache.Writer) error {
+			return w.Flush(t.Context(), []cache.BlockSamples{group(noon, blocks.Of(0, 4), 1)})
+		},
+		"settle": func(w *cache.Writer) error { return w.Settle(t.Context()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, store, clk := setUp(4)
+			w := cache.NewWriter(c)
+			store.Add(storagetest.Rule{Op: "Write", Times: 1, After: func() error {
+				clk.Set(noon.Add(2 * time.Minute))
+				return errBoom
+			}})
+			require.ErrorIs(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.Of(4, 4), 1)}), errBoom)
+			store.Fail("Write", blocks.Range{}, 1, errBoom)
+			require.ErrorIs(t, w.Settle(t.Context()), errBoom)
+			for range 2 { // once
+				require.NoError(t, next(w))
+				marks := slices.DeleteFunc(marksOf(t, store, noon), func(m storage.Mark) bool { return m.Start != 4 })
+				require.Len(t, marks, 1)
+				require.Equal(t, storage.Mark{Start: 4, TimeMs: eleven.UnixMilli(), Kind: storage.MarkLate, ID: marks[0].ID, DueMs: noon.Add(time.Hour).UnixMilli()}, marks[0])
+				require.Empty(t, marksOf(t, store, eleven), "nobody may look there again")
+			}
+		})
+	}
 }
 
 // TestFailureOverTheRunWithoutALateMark: a flush was so slow that a run may have begun, and its late mark cannot be put. Then it
@@ -330,46 +322,6 @@ func TestFloodOfMarksIsReadInParts(t *testing.T) {
 		n += len(w.Marks)
 	}
 	require.Equal(t, flood, n)
-}
-
-// TestFreshByAllMarks: a block of which one Work holds a part of the marks is not fresh, wherever the mark is that is not.
-func TestFreshByAllMarks(t *testing.T) {
-	const most = 4096
-	for name, c := range map[string]struct {
-		marks, open int
-		fresh       bool
-	}{
-		"all that one holds":   {marks: most, open: -1, fresh: true},
-		"the first is open":    {marks: most + 1, open: 0},
-		"the last is open":     {marks: most + 1, open: most},
-		"in the second of two": {marks: 2 * most, open: most + 7},
-		"more than one holds":  {marks: most + 1, open: -1},
-	} {
-		t.Run(name, func(t *testing.T) {
-			proto, store, _ := setUp(4)
-			p := storage.IndexPartition{SliceKey: storage.SliceKey{StartMs: eleven.UnixMilli()}}
-			b := &storage.Batch{}
-			ids := blocks.NewIDs(1)
-			for i := range c.marks {
-				m := storage.Mark{Start: 4, TimeMs: eleven.UnixMilli(), Kind: storage.MarkFresh, Chunks: 1, ID: ids.Next(eleven.UnixMilli())}
-				if i == c.open {
-					m.Kind, m.Chunks = storage.MarkOpen, 0
-				}
-				b.Marks = append(b.Marks, storage.PlacedMark{Partition: p, Mark: m})
-			}
-			// Neighbours have marks of their own.
-			for _, start := range []metric.ScheduleID{0, 8} {
-				b.Marks = append(b.Marks, storage.PlacedMark{Partition: p, Mark: storage.Mark{
-					Start: start, TimeMs: eleven.UnixMilli(), Kind: storage.MarkFresh, Chunks: 1, ID: ids.Next(eleven.UnixMilli()),
-				}})
-			}
-			require.NoError(t, store.Write(t.Context(), b))
-			for w, err := range proto.Read(t.Context(), p) {
-				require.NoError(t, err)
-				require.Equal(t, c.fresh || w.Block.Start != 4, w.Fresh(), "block %d, %d marks", w.Block.Start, len(w.Marks))
-			}
-		})
-	}
 }
 
 // TestTornBlockKeepsItsMarks: however often a block is written in vain, though its marks are there, it has one mark in

@@ -245,37 +245,6 @@ func TestManySourcesLieInFewBlocks(t *testing.T) {
 	require.LessOrEqual(t, len(used), total/pbs*102/100, "no more than 2 % of the blocks are for nothing")
 }
 
-func TestConcurrentCallersShareOneLoad(t *testing.T) {
-	store := newFakeStore()
-	entered, proceed := make(chan struct{}), make(chan struct{})
-	store.onLoad = func(context.Context) error {
-		close(entered)
-		<-proceed
-		return nil
-	}
-	r := registry.New(store, registry.Options{})
-	got := make([]*registry.Source, 16)
-	var wg sync.WaitGroup
-	load := func(i int) {
-		s, err := r.Source(t.Context(), "web-1", false)
-		if err != nil {
-			t.Error(err)
-		}
-		got[i] = s
-	}
-	wg.Go(func() { load(0) })
-	<-entered
-	for i := 1; i < len(got); i++ {
-		wg.Go(func() { load(i) })
-	}
-	close(proceed)
-	wg.Wait()
-	require.Equal(t, 1, store.loads)
-	for _, s := range got {
-		require.Same(t, got[0], s)
-	}
-}
-
 // TestReadsOutlastRequests: a source that takes longer to read than its senders wait is loaded in the
 // time of one read.
 func TestReadsOutlastRequests(t *testing.T) {
@@ -320,37 +289,6 @@ func TestLoadFails(t *testing.T) {
 	store.onLoad = nil
 	_, err = r.Source(t.Context(), "web-2", false)
 	require.NoError(t, err, "a failed load is tried again")
-}
-
-func TestFailedClaimsUseUpNoIDs(t *testing.T) {
-	for _, tc := range []struct {
-		name  string
-		apply func(f *fakeStore, err error)
-	}{
-		{"not applied", func(f *fakeStore, err error) {
-			f.onClaim = func([]storage.Claim) error { return err }
-		}},
-		{"applied all the same", func(f *fakeStore, err error) {
-			f.afterward = func() error { return err }
-		}},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			store := newFakeStore()
-			r := registry.New(store, registry.Options{LeaseSize: 512})
-			s := source(t, r, "web-1")
-			ls := series(t, "cpu", seq(0, 250)...)
-			tc.apply(store, storage.ErrTimeout)
-			for range 10 {
-				ids, err := s.Register(t.Context(), ls)
-				require.ErrorIs(t, err, storage.ErrTimeout)
-				require.Nil(t, ids)
-			}
-			store.onClaim, store.afterward = nil, nil
-			require.Equal(t, idRange(0, 250), register(t, s, ls))
-			require.Equal(t, idRange(250, 10), register(t, source(t, r, "web-2"), ls[:10]))
-			require.Equal(t, 1, store.leases)
-		})
-	}
 }
 
 func TestClaimFailsHalfWay(t *testing.T) {
