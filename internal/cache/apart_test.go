@@ -159,7 +159,7 @@ func TestRefusedWhenWrittenAgain(t *testing.T) {
 
 // However much waits to be written again to blocks that are out of reach, for however many hours, others go on, and
 // what waits is bounded.
-func TestManyTornBlocksStopNoOthers(t *testing.T) {
+func TestManyRetriesStopNoOthers(t *testing.T) {
 	w, store, clk := refusing()
 	const blocksN, hours, bound, samples = 30, 10, 32 << 20, 60_000
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -314,10 +314,10 @@ func (s *slowApart) Write(ctx context.Context, b *storage.Batch) error {
 	return s.Apart.Write(ctx, b)
 }
 
-// TestMendPauses: after a failed attempt to write torn chunks again, commits of other blocks do not
+// TestRetryPauses: after a failed attempt to write failed chunks again, commits of other blocks do not
 // wait for the next one before a pause is over. When the block is in reach again, it is mended soon
 // after.
-func TestMendPauses(t *testing.T) {
+func TestRetryPauses(t *testing.T) {
 	const pause = 30 * time.Second
 	_, apart, clk := refusing()
 	clk.Set(eleven)
@@ -417,9 +417,9 @@ func TestNextDayOutOfReach(t *testing.T) {
 	require.Equal(t, 1, rawOf(t, store, blocks.Of(4, 4), midnight), "nothing was written of it before")
 }
 
-// TestMendWhileTheNextDayIsOutOfReach: while the slices of the next day are unavailable, torn
+// TestRetryWhileTheNextDayIsOutOfReach: while the slices of the next day are unavailable, torn
 // chunks of a slice of today are written again, and a slice of today is sealed.
-func TestMendWhileTheNextDayIsOutOfReach(t *testing.T) {
+func TestRetryWhileTheNextDayIsOutOfReach(t *testing.T) {
 	midnight := eleven.Truncate(24 * time.Hour).Add(24 * time.Hour)
 	clk := clock.NewSimulated(midnight.Add(-5 * time.Minute))
 	store := &dayAway{Store: storagetest.NewFaulty(storagetest.NewModel(settings(4), nil, clk)), fromMs: midnight.AddDate(1, 0, 0).UnixMilli()}
@@ -452,10 +452,10 @@ func TestMendWhileTheNextDayIsOutOfReach(t *testing.T) {
 	require.Equal(t, 1, rawOf(t, store, blocks.Of(12, 4), midnight))
 }
 
-// TestMendOfAnUnknownSlice: of two slices with torn chunks, one has a state that a node fails to tell, by an error that
+// TestRetryInAnUnknownSlice: of two slices with failed chunks, one has a state that a node fails to tell, by an error that
 // does not mean that the store is away. The chunks of the other are written once, and those of the first as soon as its
 // state is known.
-func TestMendOfAnUnknownSlice(t *testing.T) {
+func TestRetryInAnUnknownSlice(t *testing.T) {
 	c, store, _ := setUp(4)
 	w := cache.NewWriter(c)
 	block, noon := blocks.Of(0, 4), eleven.Add(time.Hour) // within the future limit: it is 11:59

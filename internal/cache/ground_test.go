@@ -26,10 +26,10 @@ func grindEleven(t *testing.T, s storage.Store) error {
 	return s.CompleteSlice(t.Context(), k)
 }
 
-// TestMendOfASliceThatIsGround: a clock that is behind the others takes a slice for open that
+// TestRetryInASliceThatIsGround: a clock that is behind the others takes a slice for open that
 // others have ground. Chunks that are then written again get a late mark, even if the others finish
 // the slice only during the write.
-func TestMendOfASliceThatIsGround(t *testing.T) {
+func TestRetryInASliceThatIsGround(t *testing.T) {
 	for name, during := range map[string]bool{"before": false, "meanwhile": true} {
 		t.Run(name, func(t *testing.T) {
 			c, store, _ := setUp(4)

@@ -324,9 +324,9 @@ func TestFloodOfMarksIsReadInParts(t *testing.T) {
 	require.Equal(t, flood, n)
 }
 
-// TestTornBlockKeepsItsMarks: however often a block is written in vain, though its marks are there, it has one mark in
+// TestRetryKeepsItsMarks: however often a block is written in vain, though its marks are there, it has one mark in
 // each index.
-func TestTornBlockKeepsItsMarks(t *testing.T) {
+func TestRetryKeepsItsMarks(t *testing.T) {
 	const attempts = 20
 	noon := eleven.Add(time.Hour)
 	for name, hour := range map[string]time.Time{"on time": eleven, "late": eleven.Add(-2 * 24 * time.Hour)} {
@@ -355,9 +355,9 @@ func TestTornBlockKeepsItsMarks(t *testing.T) {
 	}
 }
 
-// TestTornChunksAreBounded is invariant 7: the chunks that wait to be written again are bounded in
+// TestRetriesAreBounded is invariant 7: the chunks that wait to be written again are bounded in
 // bytes, however large the chunks are. All of them are stored in the end.
-func TestTornChunksAreBounded(t *testing.T) {
+func TestRetriesAreBounded(t *testing.T) {
 	const samples, bound = 60_000, 64 << 20
 	c, store, _ := setUp(4)
 	w := cache.NewWriter(c)

@@ -6,13 +6,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/recovery"
 	"github.com/quern/quern/internal/storage"
-	"github.com/quern/quern/internal/storage/storagetest"
 )
 
 // Work is done as long as its input is whole, at each level, however long the work has waited.
@@ -39,9 +37,7 @@ func TestJudge(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			clk := clock.NewSimulated(time.UnixMilli(c.now))
 			ladder := metric.DefaultLadder()
-			store := storagetest.NewModel(storage.Settings{
-				Ladder: ladder, GroupSize: 4, IndexPartitions: 1, Epochs: blocks.Epochs{{BlockSize: 4}},
-			}, retention, clk)
+			store := newStore(retention, clk)
 			r := recovery.New(store, cache.New(store, clk, 1, cache.DefaultTiming()), clk, recovery.Options{})
 			w := &cache.Work{
 				Partition: storage.IndexPartition{SliceKey: storage.SliceKey{Bucket: c.bucket, StartMs: hours(c.slice)}},

@@ -1,7 +1,6 @@
 package recovery_test
 
 import (
-	"context"
 	"strings"
 	"testing"
 	"time"
@@ -9,13 +8,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
-	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/recovery"
 	"github.com/quern/quern/internal/storage"
-	"github.com/quern/quern/internal/storage/storagetest"
 )
 
 // A slice that is opened as late as possible is found, even with an age cap below the delay: its
@@ -23,9 +19,7 @@ import (
 func TestLateOpenedSliceIsFound(t *testing.T) {
 	eleven := time.Date(2025, time.November, 21, 11, 0, 0, 0, time.UTC)
 	clk := clock.NewSimulated(eleven.Add(30 * time.Second))
-	store := storagetest.NewModel(storage.Settings{
-		Ladder: metric.DefaultLadder(), GroupSize: 4, IndexPartitions: 1, Epochs: blocks.Epochs{{BlockSize: 4}},
-	}, nil, clk)
+	store := newStore(nil, clk)
 	r := recovery.New(store, cache.New(store, clk, 1, cache.DefaultTiming()), clk, recovery.Options{AgeCap: 10 * time.Second})
 	_, err := r.Outstanding(t.Context())
 	require.NoError(t, err)
@@ -38,69 +32,11 @@ func TestLateOpenedSliceIsFound(t *testing.T) {
 	require.Equal(t, ten, k)
 }
 
-// The first look finds what was left open, however long ago. Later looks do not search behind the
-// age cap. Concurrent looks do not disturb each other.
-func TestFirstLookIsAtAll(t *testing.T) {
-	day := time.Date(2025, time.November, 21, 0, 0, 0, 0, time.UTC)
-	clk := clock.NewSimulated(day)
-	store := storagetest.NewModel(storage.Settings{
-		Ladder: metric.DefaultLadder(), GroupSize: 4, IndexPartitions: 1, Epochs: blocks.Epochs{{BlockSize: 4}},
-	}, nil, clk)
-	looks := &looks{Store: store}
-	old := storage.SliceKey{StartMs: day.AddDate(-7, 0, 0).UnixMilli()}
-	require.NoError(t, store.Write(t.Context(), &storage.Batch{Open: []storage.SliceKey{old}}))
-	r := recovery.New(looks, cache.New(store, clk, 1, cache.DefaultTiming()), clk, recovery.Options{})
-	look := func(want ...storage.SliceKey) {
-		t.Helper()
-		out, err := r.Outstanding(t.Context())
-		require.NoError(t, err)
-		require.Equal(t, want, out)
-	}
-	look(old)
-	look(old)
-	require.Equal(t, old.StartMs, looks.fromMs)
-
-	// During one look, its slice is completed and another look begins and ends.
-	looks.during = func() {
-		looks.during = nil
-		require.NoError(t, store.CompleteSlice(t.Context(), old))
-		look()
-	}
-	look()
-	look()
-	require.Equal(t, day.AddDate(0, 0, -1).UnixMilli(), looks.fromMs)
-
-	// The clock was ahead: a slice opened after it went back is older than the last look.
-	clk.Set(day.AddDate(0, 0, -10))
-	back := storage.SliceKey{StartMs: day.AddDate(0, 0, -10).UnixMilli()}
-	require.NoError(t, store.Write(t.Context(), &storage.Batch{Open: []storage.SliceKey{back}}))
-	look(back)
-}
-
-// looks records the time from which raw slices were last asked for.
-type looks struct {
-	storage.Store
-	fromMs int64
-	during func()
-}
-
-func (l *looks) Slices(ctx context.Context, b metric.Bucket, fromMs, toMs int64) ([]storage.SliceState, error) {
-	if b == metric.Raw {
-		if l.during != nil {
-			l.during()
-		}
-		l.fromMs = fromMs
-	}
-	return l.Store.Slices(ctx, b, fromMs, toMs)
-}
-
 // The lag grows from the last look on.
 func TestLag(t *testing.T) {
 	midnight := time.Date(2025, time.November, 21, 0, 0, 0, 0, time.UTC)
 	clk := clock.NewSimulated(midnight)
-	store := storagetest.NewModel(storage.Settings{
-		Ladder: metric.DefaultLadder(), GroupSize: 4, IndexPartitions: 1, Epochs: blocks.Epochs{{BlockSize: 4}},
-	}, nil, clk)
+	store := newStore(nil, clk)
 	r := recovery.New(store, cache.New(store, clk, 1, cache.DefaultTiming()), clk, recovery.Options{})
 	lag := func(raw string) {
 		t.Helper()

@@ -35,11 +35,15 @@ type world struct {
 	r   *recovery.Recovery
 }
 
+func newStore(retention storage.Retention, clk clock.Clock) *storagetest.Model {
+	return storagetest.NewModel(storage.Settings{
+		Ladder: metric.DefaultLadder(), GroupSize: 4, IndexPartitions: 1, Epochs: blocks.Epochs{{BlockSize: 4}},
+	}, retention, clk)
+}
+
 func newWorld(t *testing.T) *world {
 	clk := clock.NewSimulated(friday.Add(12*time.Hour + 10*time.Minute))
-	store := storagetest.NewModel(storage.Settings{
-		Ladder: metric.DefaultLadder(), GroupSize: 4, IndexPartitions: 1, Epochs: blocks.Epochs{{BlockSize: 4}},
-	}, nil, clk)
+	store := newStore(nil, clk)
 	w := &world{T: t, Days: storagetest.NewDays(store, friday.AddDate(0, 0, -30).UnixMilli()), clk: clk}
 	w.restart()
 	return w
