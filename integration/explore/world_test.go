@@ -769,9 +769,9 @@ func rowsOf(rows []metric.RollupRow) string {
 	return strings.Join(out, ", ")
 }
 
-func (g *gate) PackRaw(ctx context.Context, f storage.Fence, packed storage.RawChunk, of []blocks.ID) error {
-	return passed(ctx, g, fmt.Sprintf("PackRaw %s %d, %d chunks", clockOf(packed.SliceMs), packed.Group, len(of)), func(ctx context.Context) error {
-		return g.Store.PackRaw(ctx, f, packed, of)
+func (g *gate) PackRaw(ctx context.Context, f storage.Fence, packed storage.RawChunk, ids []blocks.ID) error {
+	return passed(ctx, g, fmt.Sprintf("PackRaw %s %d, %d chunks", clockOf(packed.SliceMs), packed.Group, len(ids)), func(ctx context.Context) error {
+		return g.Store.PackRaw(ctx, f, packed, ids)
 	})
 }
 

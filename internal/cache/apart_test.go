@@ -36,7 +36,7 @@ func rawOf(t *testing.T, s storage.Store, block blocks.Range, hour time.Time) (n
 func TestBlocksOutOfReach(t *testing.T) {
 	w, store, clk := refusing()
 	good, bad, other := blocks.Of(0, 4), blocks.Of(4, 4), blocks.Of(8, 4)
-	of := func(bs ...blocks.Range) (out []cache.BlockSamples) {
+	groups := func(bs ...blocks.Range) (out []cache.BlockSamples) {
 		for _, b := range bs {
 			out = append(out, group(eleven, b, 2))
 		}
@@ -48,17 +48,17 @@ func TestBlocksOutOfReach(t *testing.T) {
 		require.ErrorIs(t, err, storage.ErrUnavailable)
 		return some.Failed
 	}
-	require.NoError(t, w.Flush(t.Context(), of(good, bad)))
+	require.NoError(t, w.Flush(t.Context(), groups(good, bad)))
 	store.Away(bad.Contains, errGone)
-	require.Equal(t, []int{1}, failed(w.Flush(t.Context(), of(good, bad, other))))
-	require.Equal(t, []int{0}, failed(w.Flush(t.Context(), of(bad, good))), "torn before")
-	require.ErrorIs(t, w.Flush(t.Context(), of(bad)), storage.ErrUnavailable)
+	require.Equal(t, []int{1}, failed(w.Flush(t.Context(), groups(good, bad, other))))
+	require.Equal(t, []int{0}, failed(w.Flush(t.Context(), groups(bad, good))), "it failed before")
+	require.ErrorIs(t, w.Flush(t.Context(), groups(bad)), storage.ErrUnavailable)
 	require.ErrorIs(t, w.Settle(t.Context()), storage.ErrUnavailable)
 	require.Equal(t, []int{3, 1, 1}, []int{rawOf(t, store, good, eleven), rawOf(t, store, bad, eleven), rawOf(t, store, other, eleven)})
 
 	// Available again: the failed chunks come first, and once, however often they were refused.
 	store.Away(nil, nil)
-	require.NoError(t, w.Flush(t.Context(), of(bad)))
+	require.NoError(t, w.Flush(t.Context(), groups(bad)))
 	require.Equal(t, 3, rawOf(t, store, bad, eleven))
 	clk.Set(eleven.Add(time.Hour + time.Minute))
 	require.NoError(t, w.Seal(t.Context()))
@@ -139,19 +139,19 @@ func TestRefusedWhenWrittenAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w, store, _ := refusing()
 			good, bad, away := blocks.Of(0, 4), blocks.Of(4, 4), blocks.Of(8, 4)
-			of := func(b blocks.Range) []cache.BlockSamples { return []cache.BlockSamples{group(eleven, b, 1)} }
+			groups := func(b blocks.Range) []cache.BlockSamples { return []cache.BlockSamples{group(eleven, b, 1)} }
 			store.Fail(func(metric.ScheduleID) error { return errGone })
-			require.ErrorIs(t, w.Flush(t.Context(), append(of(bad), of(away)...)), errGone)
+			require.ErrorIs(t, w.Flush(t.Context(), append(groups(bad), groups(away)...)), errGone)
 			store.Away(bad.Contains, err)
-			require.NoError(t, w.Flush(t.Context(), of(good)))
+			require.NoError(t, w.Flush(t.Context(), groups(good)))
 			require.Equal(t, 1, rawOf(t, store, away, eleven), "written again")
-			require.ErrorIs(t, w.Flush(t.Context(), of(bad)), storage.ErrUnavailable, "not yet")
+			require.ErrorIs(t, w.Flush(t.Context(), groups(bad)), storage.ErrUnavailable, "not yet")
 			serr := w.Settle(t.Context())
 			require.Error(t, serr)
 			require.NotErrorIs(t, serr, storage.ErrRefused, "it is not given up: with too much of it, all reports get this error")
-			require.NoError(t, w.Flush(t.Context(), of(away)))
+			require.NoError(t, w.Flush(t.Context(), groups(away)))
 			store.Fail(nil)
-			require.NoError(t, w.Flush(t.Context(), of(bad)))
+			require.NoError(t, w.Flush(t.Context(), groups(bad)))
 			require.Equal(t, 2, rawOf(t, store, bad, eleven))
 		})
 	}
@@ -315,7 +315,7 @@ func (s *slowApart) Write(ctx context.Context, b *storage.Batch) error {
 }
 
 // TestRetryPauses: after a failed attempt to write failed chunks again, commits of other blocks do not
-// wait for the next one before a pause is over. When the block is in reach again, it is mended soon
+// wait for the next one before a pause is over. When the block is in reach again, it is written again soon
 // after.
 func TestRetryPauses(t *testing.T) {
 	const pause = 30 * time.Second
@@ -417,7 +417,7 @@ func TestNextDayOutOfReach(t *testing.T) {
 	require.Equal(t, 1, rawOf(t, store, blocks.Of(4, 4), midnight), "nothing was written of it before")
 }
 
-// TestRetryWhileTheNextDayIsOutOfReach: while the slices of the next day are unavailable, torn
+// TestRetryWhileTheNextDayIsOutOfReach: while the slices of the next day are unavailable, failed
 // chunks of a slice of today are written again, and a slice of today is sealed.
 func TestRetryWhileTheNextDayIsOutOfReach(t *testing.T) {
 	midnight := eleven.Truncate(24 * time.Hour).Add(24 * time.Hour)
@@ -445,7 +445,7 @@ func TestRetryWhileTheNextDayIsOutOfReach(t *testing.T) {
 			seals++
 		}
 	}
-	require.Equal(t, 1, seals, "block 0; block 4 is torn")
+	require.Equal(t, 1, seals, "block 0; block 4 is broken")
 
 	store.fromMs = midnight.AddDate(1, 0, 0).UnixMilli()
 	require.NoError(t, w.Settle(t.Context()))

@@ -114,7 +114,7 @@ func (c *Cache) confirmedMs(ctx context.Context) (int64, error) {
 // OnLate registers a callback that receives all marks for closed slices. The callback runs once the
 // marks may have been written, and before their data is acknowledged or the marks that they replace
 // are deleted. OnLate must be called before the cache is used.
-func (c *Cache) OnLate(tell func([]storage.PlacedMark)) { c.onLate = tell }
+func (c *Cache) OnLate(note func([]storage.PlacedMark)) { c.onLate = note }
 
 // Timing returns when slices close and when their runs begin.
 func (c *Cache) Timing() Timing { return c.timing }

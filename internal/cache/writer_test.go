@@ -285,10 +285,10 @@ func TestFailedChunksAreWrittenAgain(t *testing.T) {
 		}
 	}
 	require.Len(t, writes, 4)
-	torn := writes[0].Raw
-	require.Len(t, torn, 2)
+	chunks := writes[0].Raw
+	require.Len(t, chunks, 2)
 	for _, again := range writes[1:3] {
-		require.Equal(t, torn, again.Raw, "the same, and nothing beside it")
+		require.Equal(t, chunks, again.Raw, "the same, and nothing beside it")
 		require.Len(t, again.Marks, 2, "with the marks that lead a run to them")
 	}
 	require.Equal(t, metric.ScheduleID(12), writes[3].Raw[0].Group)

@@ -22,8 +22,8 @@ func TestPendingOfOneClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in, g := start(t, ingest.Options{MaxPending: 20}, registry.Options{})
 		clients := admission.NewClients(nil)
-		of := func(address string) context.Context { return admission.WithClient(t.Context(), clients.Of(address)) }
-		greedy, other, third := of("192.0.2.1:1"), of("192.0.2.2:1"), of("192.0.2.3:1")
+		client := func(address string) context.Context { return admission.WithClient(t.Context(), clients.Of(address)) }
+		greedy, other, third := client("192.0.2.1:1"), client("192.0.2.2:1"), client("192.0.2.3:1")
 		for range 2 { // what has been written is given back
 			hold := make(chan struct{})
 			g.Add(storagetest.Rule{Op: "Write", Times: 1, Before: func() error { <-hold; return nil }})

@@ -22,11 +22,11 @@ func newcomers(s *registry.Source, ls []metric.Labels) *registry.Newcomers {
 // source lie together.
 func TestSourcesRegisterTogether(t *testing.T) {
 	store := newFakeStore()
-	var told [][]storage.Schedule
-	r := registry.New(store, registry.Options{OnNew: func(s []storage.Schedule) { told = append(told, s) }})
+	var noted [][]storage.Schedule
+	r := registry.New(store, registry.Options{OnNew: func(s []storage.Schedule) { noted = append(noted, s) }})
 	known := source(t, r, "web-50")
 	require.Equal(t, idRange(0, 2), register(t, known, series(t, "cpu", 0, 1)))
-	store.claims, told = 0, nil
+	store.claims, noted = 0, nil
 
 	var all []*registry.Newcomers
 	for i := range 100 {
@@ -35,8 +35,8 @@ func TestSourcesRegisterTogether(t *testing.T) {
 	slices.Reverse(all)
 	require.NoError(t, r.Register(t.Context(), all))
 	require.Equal(t, 1, store.claims)
-	require.Len(t, told, 1)
-	require.Len(t, told[0], 100*3-2)
+	require.Len(t, noted, 1)
+	require.Len(t, noted[0], 100*3-2)
 	for _, g := range all {
 		require.Nil(t, g.Refused)
 		require.Equal(t, g.IDs[1], g.IDs[3])
@@ -102,8 +102,8 @@ func TestSourcesFailTogether(t *testing.T) {
 	for name, took := range map[string]bool{"nothing was stored": false, "all was stored": true} {
 		t.Run(name, func(t *testing.T) {
 			store := newFakeStore()
-			told := 0
-			r := registry.New(store, registry.Options{MaxSeries: 6, OnNew: func(s []storage.Schedule) { told += len(s) }})
+			noted := 0
+			r := registry.New(store, registry.Options{MaxSeries: 6, OnNew: func(s []storage.Schedule) { noted += len(s) }})
 			all := []*registry.Newcomers{
 				newcomers(source(t, r, "a"), series(t, "cpu", 0, 1, 2)), newcomers(source(t, r, "b"), series(t, "cpu", 0, 1, 2)),
 			}
@@ -114,14 +114,14 @@ func TestSourcesFailTogether(t *testing.T) {
 			for range 10 {
 				require.ErrorIs(t, r.Register(t.Context(), all), storage.ErrTimeout)
 			}
-			require.Zero(t, told)
+			require.Zero(t, noted)
 			require.Zero(t, all[0].Source.Len()+all[1].Source.Len())
 			store.onClaim, store.afterward = nil, nil
 			require.NoError(t, r.Register(t.Context(), all))
 			require.Equal(t, idRange(0, 3), all[0].IDs)
 			require.Equal(t, idRange(3, 3), all[1].IDs)
 			require.Nil(t, all[1].Refused, "what failed was counted once")
-			require.Equal(t, 6, told)
+			require.Equal(t, 6, noted)
 			require.Equal(t, 1, store.leases)
 		})
 	}

@@ -218,29 +218,29 @@ func (r *Registry) loaded(key sourceKey) *Source {
 }
 
 // load loads a source, unless it is loaded by now.
-func (r *Registry) load(ctx context.Context, of sourceKey) (*Source, error) {
-	if s := r.loaded(of); s != nil {
+func (r *Registry) load(ctx context.Context, key sourceKey) (*Source, error) {
+	if s := r.loaded(key); s != nil {
 		return s, nil
 	}
 	s := &Source{
 		r:         r,
 		number:    r.numbers.Add(1),
-		derived:   of.derived,
-		partition: partition(of.name, of.derived),
+		derived:   key.derived,
+		partition: partition(key.name, key.derived),
 		turn:      make(chan struct{}, 1),
 		leaving:   newLeaving(r.opts),
 	}
-	s.name = s.partition[len(s.partition)-len(of.name):]
+	s.name = s.partition[len(s.partition)-len(key.name):]
 	ids, last, err := s.read(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("load the series of source %q: %w", of.name, err)
+		return nil, fmt.Errorf("load the series of source %q: %w", key.name, err)
 	}
 	s.last = last
 	s.ids.Store(ids)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.sources[s.key()] = s
-	r.census.sources.Add(of.bytes())
+	r.census.sources.Add(key.bytes())
 	if ids.len() > 0 {
 		r.keep(s)
 	} else {

@@ -70,8 +70,8 @@ func register(t testing.TB, s *registry.Source, ls []metric.Labels) []metric.Sch
 
 func TestRegisterOnceAndLookUp(t *testing.T) {
 	store := newFakeStore()
-	var told []storage.Schedule
-	r := registry.New(store, registry.Options{OnNew: func(s []storage.Schedule) { told = append(told, s...) }})
+	var noted []storage.Schedule
+	r := registry.New(store, registry.Options{OnNew: func(s []storage.Schedule) { noted = append(noted, s...) }})
 	s := source(t, r, "web-1")
 	ls := series(t, "cpu", 0, 1, 2, 1, 0)
 
@@ -87,10 +87,10 @@ func TestRegisterOnceAndLookUp(t *testing.T) {
 	}
 	require.Equal(t, 1, store.claims)
 
-	require.Len(t, told, 3)
-	require.Equal(t, "web-1", told[1].Labels.Get(metric.SourceLabel))
-	require.Equal(t, "1", told[1].Labels.Get("core"))
-	require.Equal(t, metric.ScheduleID(1), told[1].ID)
+	require.Len(t, noted, 3)
+	require.Equal(t, "web-1", noted[1].Labels.Get(metric.SourceLabel))
+	require.Equal(t, "1", noted[1].Labels.Get("core"))
+	require.Equal(t, metric.ScheduleID(1), noted[1].ID)
 
 	other := register(t, source(t, r, "web-2"), ls[:1])
 	require.Equal(t, []metric.ScheduleID{3}, other, "the same labels of another source are another series")
@@ -105,8 +105,8 @@ func TestSeriesMustNotHoldTheSource(t *testing.T) {
 // A protocol's decoder passes views into a buffer that the next request overwrites.
 func TestNothingGivenIsKept(t *testing.T) {
 	store := newFakeStore()
-	var told []storage.Schedule
-	r := registry.New(store, registry.Options{OnNew: func(s []storage.Schedule) { told = append(told, s...) }})
+	var noted []storage.Schedule
+	r := registry.New(store, registry.Options{OnNew: func(s []storage.Schedule) { noted = append(noted, s...) }})
 	buf := []byte("web-1cpu")
 	view := func(from, to int) string { return unsafe.String(&buf[from], to-from) }
 	s := source(t, r, view(0, 5))
@@ -116,7 +116,7 @@ func TestNothingGivenIsKept(t *testing.T) {
 	require.Same(t, s, source(t, r, "web-1"))
 	_, ok := s.Lookup(metric.Labels{{Name: metric.NameLabel, Value: "cpu"}}.AppendKey(nil))
 	require.True(t, ok)
-	require.Equal(t, `cpu{source="web-1"}`, told[0].Labels.String())
+	require.Equal(t, `cpu{source="web-1"}`, noted[0].Labels.String())
 }
 
 func TestReloadAfterRestart(t *testing.T) {
@@ -180,14 +180,14 @@ func TestTwoProcessesOneID(t *testing.T) {
 func TestIDsLostInARaceAreUsedNext(t *testing.T) {
 	store := newFakeStore()
 	a := registry.New(store, registry.Options{LeaseSize: 8})
-	var told []storage.Schedule
-	b := registry.New(store, registry.Options{LeaseSize: 8, OnNew: func(s []storage.Schedule) { told = append(told, s...) }})
+	var noted []storage.Schedule
+	b := registry.New(store, registry.Options{LeaseSize: 8, OnNew: func(s []storage.Schedule) { noted = append(noted, s...) }})
 	sa, sb := source(t, a, "web-1"), source(t, b, "web-1")
 	require.Equal(t, idRange(0, 3), register(t, sa, series(t, "cpu", 0, 1, 2)))
 	// b has not seen what a did. Its lease is 8 to 15.
 	require.Equal(t, []metric.ScheduleID{8, 0, 1, 2}, register(t, sb, series(t, "cpu", 7, 0, 1, 2)))
-	require.Len(t, told, 4, "the index learns of what others have registered too")
-	require.Equal(t, metric.ScheduleID(2), told[3].ID)
+	require.Len(t, noted, 4, "the index learns of what others have registered too")
+	require.Equal(t, metric.ScheduleID(2), noted[3].ID)
 	require.Equal(t, idRange(9, 7), register(t, source(t, b, "web-2"), series(t, "cpu", seq(0, 7)...)))
 	require.Equal(t, 2, store.leases)
 }
@@ -391,12 +391,12 @@ func TestBytesOfDroppedSources(t *testing.T) {
 	most := int64(0)
 	for i := range 100 {
 		register(t, source(t, r, fmt.Sprintf("web-%02d", i)), series(t, "cpu", 0))
-		own := r.Bytes() - held.Bytes()
+		rest := r.Bytes() - held.Bytes()
 		if i < 10 {
-			most = max(most, own)
+			most = max(most, rest)
 		}
-		require.Positive(t, own)
-		require.LessOrEqual(t, own, most)
+		require.Positive(t, rest)
+		require.LessOrEqual(t, rest, most)
 	}
 }
 

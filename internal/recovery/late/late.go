@@ -78,10 +78,10 @@ type Tracker struct {
 	view *View
 	// noted are the places noted since the current reading began, nil while none is under way.
 	noted *[]place
-	// own are the slices into which this process has put marks, each with the number of the last
+	// marked are the slices into which this process has put marks, each with the number of the last
 	// note. A slice stays until a reading finds no marks in it.
-	own   map[storage.SliceKey]int
-	notes int
+	marked map[storage.SliceKey]int
+	notes  int
 	// The last reading: when it ended, when the next one is due, and its error.
 	read           bool
 	readMs, nextMs int64
@@ -92,7 +92,7 @@ type Tracker struct {
 func New(store Store, clk clock.Clock, opts Options) *Tracker {
 	return &Tracker{
 		store: store, ladder: store.Settings().Ladder, clk: clk, opts: opts,
-		reading: errand.New(opts.Beside), view: newView(), own: make(map[storage.SliceKey]int),
+		reading: errand.New(opts.Beside), view: newView(), marked: make(map[storage.SliceKey]int),
 	}
 }
 
@@ -122,7 +122,7 @@ func (t *Tracker) Note(marks []storage.PlacedMark) {
 		if !ok {
 			continue
 		}
-		t.own[marks[i].Partition.SliceKey] = t.notes
+		t.marked[marks[i].Partition.SliceKey] = t.notes
 		if t.noted != nil {
 			*t.noted = append(*t.noted, p)
 		}
@@ -165,10 +165,10 @@ func (t *Tracker) refresh(ctx context.Context) error {
 	t.mu.Lock()
 	noted := &[]place{}
 	t.noted = noted
-	own := maps.Clone(t.own)
+	marked := maps.Clone(t.marked)
 	t.mu.Unlock()
 
-	fresh, err := t.readAll(ctx, own)
+	fresh, err := t.readAll(ctx, marked)
 
 	epochs := t.store.Settings().Epochs
 	t.mu.Lock()
@@ -187,9 +187,9 @@ func (t *Tracker) refresh(ctx context.Context) error {
 	if err != nil {
 		fresh.keep(t.view, epochs) // what could not be read may still be late
 	}
-	for k, note := range own {
-		if t.own[k] == note && !fresh.from[k] {
-			delete(t.own, k) // a run has dealt with the marks
+	for k, note := range marked {
+		if t.marked[k] == note && !fresh.from[k] {
+			delete(t.marked, k) // a run has dealt with the marks
 		}
 	}
 	for _, p := range *noted {
@@ -199,14 +199,14 @@ func (t *Tracker) refresh(ctx context.Context) error {
 	return nil
 }
 
-// readAll reads the marks of all outstanding slices, and of the slices in own, which may not be
+// readAll reads the marks of all outstanding slices, and of the slices in marked, which may not be
 // outstanding yet. It reads bucket by bucket, finest first, and in each the oldest slice first.
 // Work moves on only to a later slice or a coarser bucket, and its new mark is put before the old
 // one is deleted, so readAll meets one of the two. If slices were opened meanwhile, marks may have
 // moved into them, and readAll starts again.
 //
 // If parts of the store are out of reach, readAll returns what it found elsewhere, and an error.
-func (t *Tracker) readAll(ctx context.Context, own map[storage.SliceKey]int) (*View, error) {
+func (t *Tracker) readAll(ctx context.Context, marked map[storage.SliceKey]int) (*View, error) {
 	s := t.store.Settings()
 	var away error
 	outstanding := func() ([]storage.SliceKey, error) {
@@ -215,7 +215,7 @@ func (t *Tracker) readAll(ctx context.Context, own map[storage.SliceKey]int) (*V
 		if errors.As(err, &gaps) {
 			away, err = fmt.Errorf("read the late marks: %w", err), nil
 		}
-		for k := range own {
+		for k := range marked {
 			if !slices.Contains(known, k) {
 				known = append(known, k)
 			}
