@@ -107,7 +107,7 @@ func (in *Ingest) admit(client admission.Client, n int) error {
 		return ErrBusy
 	case client != admission.Client{} && waits > 0 && waits+n > share:
 		in.metrics.busy.Inc()
-		return fmt.Errorf("%w: %d of this client. One client may have %d, half of --max-pending-samples: send less at once, or try again",
+		return fmt.Errorf("%w: %d of this client. One client may have %d, half of what may wait: send less at once, or try again",
 			ErrBusy, waits, share)
 	}
 	in.pendingOf[client] += n
