@@ -61,105 +61,160 @@ type Conclusion struct {
 // at formats a time for the sentences.
 func at(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.RFC3339Nano) }
 
-// staysPartial says what becomes of work that is given up.
-const staysPartial = "nothing: an existing row stays and is partial, and so are the rows above it"
-
-const byHand = "`quern reaggregate` recomputes it"
-
+// conclude returns the first of the findings that holds.
 func (x *Explainer) conclude(f *found, a *around, now int64) Conclusion {
-	if now < f.slice.EndMs {
-		return x.waiting(f)
-	}
-	if f.below != nil && !f.done {
-		return x.below(f, now) // even if the slice's own marks are due: a slice is ground after those within it
-	}
-	if f.fence > f.newest && (!f.ok || !f.hasRow || !same(&f.row, &f.should)) {
-		until := int64(f.fence)/1000 + 1
-		return Conclusion{
-			Ahead, fmt.Sprintf("the row was written with the timestamp %d, which is %s and ahead of all runs: it hides what they write", f.fence, at(until)),
-			"after that time " + byHand + "; for what to do before, see What is written by hand in docs/cassandra.md", 0,
+	const (
+		nothing = "nothing is outstanding"
+		noRow   = "nothing: there will be no row"
+		byHand  = "`quern reaggregate` recomputes it"
+		// stays is what becomes of work that is given up.
+		stays = "nothing: an existing row stays and is partial, and so are the rows above it"
+	)
+	run, m, b, input := x.cache.Timing().RunAtMs(f.slice), x.firstMarks(f, now), f.below, f.answer.Input
+	bucket, gap := x.ladder.Name(f.bucket), at(f.partial)
+	whole, damaged := storage.Whole(x.store, f.bucket, f.slice, now), input.Damaged > 0
+	partial, equal := f.hasRow && f.row.Partial, f.ok && f.hasRow && same(&f.row, &f.should)
+	dropped := droppedAt(f, a)
+	keep, from := x.store.Settings().Policy.Retention, x.store.WholeFrom(f.level, now)
+
+	waiting := Conclusion{Waiting, fmt.Sprintf("the slice ends at %s and is ground at %s", at(f.slice.EndMs), at(run)), "the run of the slice", run}
+	below := Conclusion{}
+	if b != nil {
+		by := "the run at " + at(b.runAt)
+		if b.runAt <= now {
+			by = "the run that was due at " + at(b.runAt) + " and has not ended"
+		}
+		below = Conclusion{
+			Below, fmt.Sprintf("the %s row of %s, which it is made from, is computed by %s", x.ladder.Name(b.level), b.slice, by),
+			"the row follows by the run at " + at(b.byMs), b.byMs,
 		}
 	}
-	if len(f.marks) > 0 {
-		return x.marked(f, a, now)
+	givenUp := Conclusion{Expired, fmt.Sprintf("given up at %s: its input has expired", at(dropped)), stays, 0}
+	stillPartial := givenUp
+	stillPartial.Verdict = Partial
+
+	for _, finding := range []struct {
+		holds bool
+		Conclusion
+	}{
+		{now < f.slice.EndMs, waiting},
+		{b != nil && !f.done(), below}, // even if the slice's own marks are due: a slice is ground after those within it
+		{f.fence > f.newest && !equal, Conclusion{
+			Ahead, fmt.Sprintf("the row was written with the timestamp %d, which is %s and ahead of all runs: it hides what they write",
+				f.fence, at(int64(f.fence)/1000+1)),
+			"after that time " + byHand + "; for what to do before, see What is written by hand in docs/cassandra.md", 0,
+		}},
+
+		// Marks lead a run to the row.
+		{m.expired, Conclusion{
+			Expired, fmt.Sprintf("its input has partly expired by the run at %s, and a row is not computed from the rest", at(m.runMs)), stays, 0,
+		}},
+		{m.any && now >= m.runMs, x.due(f, a, m)},
+		{m.any && m.last.Attempt > 0, Conclusion{
+			PutOff, fmt.Sprintf("put off after the error: %s; attempt %d is at %s", m.last.LastError, m.last.Attempt+1, at(m.runMs)), "the next attempt", m.runMs,
+		}},
+		{m.any && m.in == f.slice, waiting},
+		{m.any, Conclusion{Late, "late data: will be recomputed by the run at " + at(m.runMs), "that run", m.runMs}},
+		{b != nil, below},
+
+		// No run will come to the row.
+		{partial && dropped > 0, stillPartial},
+		{partial && !whole, Conclusion{
+			Partial, "partial: samples may be missing, and its input has expired, so it can no longer be computed", "nothing: the row stays as it is", 0,
+		}},
+		{partial && damaged && f.bucket > metric.Raw, Conclusion{
+			Partial, fmt.Sprintf("partial: a %s row that it is made from, or the sketch of that row, is damaged, so percentiles lack its samples", bucket),
+			fmt.Sprintf("the row follows when the %s row is recomputed", bucket), 0,
+		}},
+		{partial && f.should.Partial, Conclusion{
+			Partial, fmt.Sprintf("partial: the %s row of %s, which it is made from, is partial, so samples may be missing", bucket, gap),
+			fmt.Sprintf("the row follows when the %s row is recomputed from all of its samples; `quern explain --time %s` says whether it can be", bucket, gap), 0,
+		}},
+		{partial && damaged, Conclusion{
+			Partial, fmt.Sprintf("partial: %d of the raw chunks are damaged, and samples may be missing", input.Damaged), "once they are restored, " + byHand, 0,
+		}},
+		{partial, Conclusion{Partial, "partial: its input was damaged when it was computed, and can be read now", byHand, 0}},
+		{f.hasRow && !whole, Conclusion{Done, "complete; its input has expired, so it can no longer be compared", nothing, 0}},
+		{f.hasRow && damaged, Conclusion{Done, "complete; part of its input is damaged, so it cannot be compared", nothing, 0}},
+		{equal, Conclusion{Done, "complete and up to date", nothing, 0}},
+		{f.hasRow && dropped > 0, givenUp},
+		{f.hasRow && input.Samples == 0, Conclusion{
+			Differs, fmt.Sprintf("the row is of %s, but its input has none; no mark leads a run to it", samples(f.row.Count)),
+			"nothing: a run leaves the row of a series without input unchanged", 0,
+		}},
+		{f.hasRow, Conclusion{
+			Differs, fmt.Sprintf("the row (%s) differs from its input (%s); no mark leads a run to it", samples(f.row.Count), samples(f.should.Count)), byHand, 0,
+		}},
+
+		// There is no row.
+		{f.slice.StartMs < keep.From(f.level, now), Conclusion{
+			RowExpired, "rows of this level are kept until " + at(keep.Until(f.level, f.slice.StartMs)), noRow, 0,
+		}},
+		{f.slice.StartMs < from, Conclusion{RowExpired, fmt.Sprintf("rows of this level exist from %s on; earlier ones have expired", at(from)), noRow, 0}},
+		{dropped > 0, givenUp},
+		{!whole, Conclusion{Expired, "there is no row, and its input has expired, so it can no longer be computed", noRow, 0}},
+		{f.damaged && (f.ok || !damaged), Conclusion{Missing, "the stored row is damaged and cannot be read; no mark leads a run to it", byHand, 0}},
+		{f.ok && !f.done() && now < run, waiting},
+		{f.ok, Conclusion{Missing, fmt.Sprintf("there is no row for %s, and no mark leads a run to it", samples(f.should.Count)), byHand, 0}},
+		{damaged, Conclusion{Missing, "the input is damaged", "restore it from a backup", 0}},
+		{f.gap && f.should.Partial, Conclusion{
+			Partial, fmt.Sprintf("no row: the %s row of %s, which it would be made from, could not be computed", bucket, gap),
+			fmt.Sprintf("`quern explain --time %s` says why", gap), 0,
+		}},
+		{input.NotFinite > 0, Conclusion{NoSamples, fmt.Sprintf("no samples: all %d are NaN or infinite, which roll-ups skip", input.NotFinite), noRow, 0}},
+		{f.bucket > metric.Raw, Conclusion{NoSamples, fmt.Sprintf("no samples: there is no %s row in the slice", bucket), noRow, 0}},
+	} {
+		if finding.holds {
+			return finding.Conclusion
+		}
 	}
-	if f.below != nil {
-		return x.below(f, now)
-	}
-	if f.hasRow {
-		return x.withRow(f, a, now)
-	}
-	return x.withoutRow(f, a, now)
+	return Conclusion{NoSamples, "no samples: the series has none in the slice", noRow, 0}
 }
 
-func (x *Explainer) waiting(f *found) Conclusion {
-	run := x.cache.Timing().RunAtMs(f.slice)
-	return Conclusion{
-		Waiting, fmt.Sprintf("the slice ends at %s and is ground at %s", at(f.slice.EndMs), at(run)),
-		"the run of the slice", run,
-	}
+// first is the marks that are ground first.
+type first struct {
+	any   bool
+	in    metric.Slice // whose run grinds them
+	runMs int64
+	// last is the one with the most attempts.
+	last storage.Mark
+	// expired says that the run finds their input expired.
+	expired bool
 }
 
-func (x *Explainer) below(f *found, now int64) Conclusion {
-	b := f.below
-	run := "the run at " + at(b.runAt)
-	if b.runAt <= now {
-		run = "the run that was due at " + at(b.runAt) + " and has not ended"
+func (x *Explainer) firstMarks(f *found, now int64) first {
+	if len(f.marks) == 0 {
+		return first{}
 	}
-	return Conclusion{
-		Below, fmt.Sprintf("the %s row of %s, which it is made from, is computed by %s", x.ladder.Name(b.level), b.slice, run),
-		fmt.Sprintf("the row follows by the run at %s", at(b.byMs)), b.byMs,
-	}
-}
-
-// marked concludes from the marks that are ground first.
-func (x *Explainer) marked(f *found, a *around, now int64) Conclusion {
-	first := slices.MinFunc(f.marks, func(a, b placed) int { return cmp.Compare(a.in.EndMs, b.in.EndMs) }).in
+	in := slices.MinFunc(f.marks, func(a, b placed) int { return cmp.Compare(a.in.EndMs, b.in.EndMs) }).in
 	work := cache.Work{
-		Partition: storage.IndexPartition{SliceKey: storage.SliceKey{Bucket: f.bucket(), StartMs: first.StartMs}, Shard: f.shard},
+		Partition: storage.IndexPartition{SliceKey: storage.SliceKey{Bucket: f.bucket, StartMs: in.StartMs}, Shard: f.shard},
 		Block:     f.block, Slice: f.slice,
 	}
 	for _, m := range f.marks {
-		if m.in == first {
+		if m.in == in {
 			work.Marks = append(work.Marks, m.Mark)
 		}
 	}
-	run := x.cache.Timing().RunAtMs(first)
-	if x.recovery.JudgeAt(&work, max(now, run)) == recovery.Expired {
-		return Conclusion{
-			Expired, fmt.Sprintf("its input has partly expired by the run at %s, and a row is not computed from the rest", at(run)),
-			staysPartial, 0,
-		}
-	}
-	if now >= run {
-		return x.due(f, a, first, run)
-	}
-	last := slices.MaxFunc(work.Marks, func(a, b storage.Mark) int { return a.Attempt - b.Attempt })
-	switch {
-	case last.Attempt > 0:
-		return Conclusion{
-			PutOff, fmt.Sprintf("put off after the error: %s; attempt %d is at %s", last.LastError, last.Attempt+1, at(run)),
-			"the next attempt", run,
-		}
-	case first == f.slice:
-		return x.waiting(f)
-	}
-	return Conclusion{
-		Late, fmt.Sprintf("late data: will be recomputed by the run at %s", at(run)), "that run", run,
+	run := x.cache.Timing().RunAtMs(in)
+	return first{
+		any: true, in: in, runMs: run,
+		last:    slices.MaxFunc(work.Marks, func(a, b storage.Mark) int { return a.Attempt - b.Attempt }),
+		expired: x.recovery.JudgeAt(&work, max(now, run)) == recovery.Expired,
 	}
 }
 
 // due says what holds up a run that is due.
-func (x *Explainer) due(f *found, a *around, in metric.Slice, run int64) Conclusion {
+func (x *Explainer) due(f *found, a *around, m first) Conclusion {
 	c := Conclusion{
-		Verdict: Due, Why: fmt.Sprintf("the run that was due at %s has not ended", at(run)),
+		Verdict: Due, Why: fmt.Sprintf("the run that was due at %s has not ended", at(m.runMs)),
 		Next: "it is in progress, or will be retried within 30 s",
 	}
-	for _, r := range a.runs {
-		if r.Bucket == f.bucket() && r.StartMs == in.StartMs && r.Err != "" {
-			c.Why += fmt.Sprintf("; the last attempt, at %s, failed: %s", at(r.StartedMs), r.Err)
-			break
-		}
+	failed := slices.IndexFunc(a.runs, func(r storage.Run) bool {
+		return r.Bucket == f.bucket && r.StartMs == m.in.StartMs && r.Err != ""
+	})
+	if failed >= 0 {
+		c.Why += fmt.Sprintf("; the last attempt, at %s, failed: %s", at(a.runs[failed].StartedMs), a.runs[failed].Err)
 	}
 	if a.workers[f.shard] == "" {
 		c.Why += "; no aggregating worker is alive"
@@ -168,109 +223,14 @@ func (x *Explainer) due(f *found, a *around, in metric.Slice, run int64) Conclus
 	return c
 }
 
-func (x *Explainer) withRow(f *found, a *around, now int64) Conclusion {
-	nothing := "nothing is outstanding"
-	switch {
-	case f.row.Partial:
-		return x.partial(f, a, now)
-	case !storage.Whole(x.store, f.bucket(), f.slice, now):
-		return Conclusion{Done, "complete; its input has expired, so it can no longer be compared", nothing, 0}
-	case f.input.Damaged > 0:
-		return Conclusion{Done, "complete; part of its input is damaged, so it cannot be compared", nothing, 0}
-	case f.ok && same(&f.row, &f.should):
-		return Conclusion{Done, "complete and up to date", nothing, 0}
-	}
-	if c, ok := dropped(f, a); ok {
-		return c
-	}
-	if f.input.Samples == 0 {
-		return Conclusion{
-			Differs, fmt.Sprintf("the row is of %s, but its input has none; no mark leads a run to it", samples(f.row.Count)),
-			"nothing: a run leaves the row of a series without input unchanged", 0,
-		}
-	}
-	return Conclusion{
-		Differs, fmt.Sprintf("the row (%s) differs from its input (%s); no mark leads a run to it",
-			samples(f.row.Count), samples(f.should.Count)), byHand, 0,
-	}
-}
-
-// partial says whether the row stays partial.
-func (x *Explainer) partial(f *found, a *around, now int64) Conclusion {
-	if c, ok := dropped(f, a); ok {
-		c.Verdict = Partial
-		return c
-	}
-	below := x.ladder.Name(f.bucket())
-	switch {
-	case !storage.Whole(x.store, f.bucket(), f.slice, now):
-		return Conclusion{
-			Partial, "partial: samples may be missing, and its input has expired, so it can no longer be computed",
-			"nothing: the row stays as it is", 0,
-		}
-	case f.input.Damaged > 0 && f.bucket() > metric.Raw:
-		return Conclusion{
-			Partial, fmt.Sprintf("partial: a %s row that it is made from, or the sketch of that row, is damaged, so percentiles lack its samples", below),
-			fmt.Sprintf("the row follows when the %s row is recomputed", below), 0,
-		}
-	case f.should.Partial:
-		return Conclusion{
-			Partial, fmt.Sprintf("partial: the %s row of %s, which it is made from, is partial, so samples may be missing", below, at(f.partial)),
-			fmt.Sprintf("the row follows when the %s row is recomputed from all of its samples; `quern explain --time %s` says whether it can be",
-				below, at(f.partial)), 0,
-		}
-	case f.input.Damaged > 0:
-		return Conclusion{
-			Partial, fmt.Sprintf("partial: %d of the raw chunks are damaged, and samples may be missing", f.input.Damaged),
-			"once they are restored, " + byHand, 0,
-		}
-	}
-	return Conclusion{Partial, "partial: its input was damaged when it was computed, and can be read now", byHand, 0}
-}
-
-func (x *Explainer) withoutRow(f *found, a *around, now int64) Conclusion {
-	nothing := "nothing: there will be no row"
-	if keep := x.store.Settings().Policy.Retention; f.slice.StartMs < keep.From(f.level, now) {
-		return Conclusion{RowExpired, fmt.Sprintf("rows of this level are kept until %s", at(keep.Until(f.level, f.slice.StartMs))), nothing, 0}
-	}
-	if from := x.store.WholeFrom(f.level, now); f.slice.StartMs < from {
-		return Conclusion{RowExpired, fmt.Sprintf("rows of this level exist from %s on; earlier ones have expired", at(from)), nothing, 0}
-	}
-	if c, ok := dropped(f, a); ok {
-		return c
-	}
-	switch {
-	case !storage.Whole(x.store, f.bucket(), f.slice, now):
-		return Conclusion{Expired, "there is no row, and its input has expired, so it can no longer be computed", nothing, 0}
-	case f.damaged && (f.ok || f.input.Damaged == 0):
-		return Conclusion{Missing, "the stored row is damaged and cannot be read; no mark leads a run to it", byHand, 0}
-	case f.ok && !f.done && now < x.cache.Timing().RunAtMs(f.slice):
-		return x.waiting(f)
-	case f.ok:
-		return Conclusion{Missing, fmt.Sprintf("there is no row for %s, and no mark leads a run to it", samples(f.should.Count)), byHand, 0}
-	case f.input.Damaged > 0:
-		return Conclusion{Missing, "the input is damaged", "restore it from a backup", 0}
-	case f.gap && f.should.Partial:
-		return Conclusion{
-			Partial, fmt.Sprintf("no row: the %s row of %s, which it would be made from, could not be computed", x.ladder.Name(f.bucket()), at(f.partial)),
-			fmt.Sprintf("`quern explain --time %s` says why", at(f.partial)), 0,
-		}
-	case f.input.NotFinite > 0:
-		return Conclusion{NoSamples, fmt.Sprintf("no samples: all %d are NaN or infinite, which roll-ups skip", f.input.NotFinite), nothing, 0}
-	case f.bucket() > metric.Raw:
-		return Conclusion{NoSamples, fmt.Sprintf("no samples: there is no %s row in the slice", x.ladder.Name(f.bucket())), nothing, 0}
-	}
-	return Conclusion{NoSamples, "no samples: the series has none in the slice", nothing, 0}
-}
-
-// dropped looks for a stored error that says that a run gave up work on the block.
-func dropped(f *found, a *around) (Conclusion, bool) {
+// droppedAt returns when a run gave up work on the block, by the stored errors, 0 for never.
+func droppedAt(f *found, a *around) int64 {
 	for _, e := range a.errs {
-		if e.Bucket == f.bucket() && e.Start == f.block.Start && rollup.Expired.Has(e.Message, f.slice) {
-			return Conclusion{Expired, fmt.Sprintf("given up at %s: its input has expired", at(e.TimeMs)), staysPartial, 0}, true
+		if e.Bucket == f.bucket && e.Start == f.block.Start && rollup.Expired.Has(e.Message, f.slice) {
+			return e.TimeMs
 		}
 	}
-	return Conclusion{}, false
+	return 0
 }
 
 func samples(n uint64) string {

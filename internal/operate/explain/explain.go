@@ -154,16 +154,14 @@ func (x *Explainer) look(ctx context.Context) (*around, error) {
 
 // found is what the store holds of one series at one level.
 type found struct {
-	level  metric.Bucket
-	slice  metric.Slice
-	block  blocks.Range
-	shard  int
-	opened bool
-	done   bool
+	level, bucket metric.Bucket // the slice of bucket is ground into the level's row
+	slice         metric.Slice
+	block         blocks.Range
+	shard         int
+	answer        Level
 	// should is the roll-up of the input. ok is false if no sample is finite.
 	should metric.Rollup
 	ok     bool
-	input  Input
 	row    metric.Rollup
 	hasRow bool
 	// gap says that the row only says that samples may be missing. damaged says that the row cannot
@@ -175,13 +173,11 @@ type found struct {
 	// partial is the time of the first partial row below, gaps included; 0 for none.
 	partial int64
 	marks   []placed
-	more    int
 	// below is the earliest run of a lower level whose result reaches this row.
 	below *below
 }
 
-// bucket returns the bucket whose slice is ground into the level's row.
-func (f *found) bucket() metric.Bucket { return f.level - 1 }
+func (f *found) done() bool { return f.answer.State == Complete }
 
 // placed is a mark and the slice whose index holds it.
 type placed struct {
@@ -208,9 +204,7 @@ func (x *Explainer) series(ctx context.Context, id metric.ScheduleID, atMs int64
 	now := clock.NowMs(x.clk)
 	var levels []*found
 	for _, level := range x.ladder.Levels() {
-		f := &found{level: level, slice: x.ladder.SliceAt(level-1, atMs)}
-		f.block = x.store.Settings().Epochs.BlockAt(id, f.slice.StartMs)
-		f.shard = blocks.ShardOf(f.block.Start, x.store.Settings().IndexPartitions)
+		f := x.at(id, level, atMs, a)
 		if err := x.readInput(ctx, id, f); err != nil {
 			return s, false, err
 		}
@@ -227,15 +221,44 @@ func (x *Explainer) series(ctx context.Context, id metric.ScheduleID, atMs int64
 		for _, l := range a.leases {
 			f.newest = max(f.newest, l.Fence)
 		}
-		l := x.level(f, a)
-		l.Conclusion = x.conclude(f, a, now)
-		again = again || l.Verdict == Missing || l.Verdict == Differs
-		s.Levels = append(s.Levels, l)
+		f.answer.Conclusion = x.conclude(f, a, now)
+		again = again || f.answer.Verdict == Missing || f.answer.Verdict == Differs
+		s.Levels = append(s.Levels, f.answer)
 	}
 	if bound.Of(ctx) != nil {
 		s.withhold()
 	}
 	return s, again, nil
+}
+
+// at begins what is found of a level, with what is known of the slice around a time.
+func (x *Explainer) at(id metric.ScheduleID, level metric.Bucket, atMs int64, a *around) *found {
+	bucket, set := level-1, x.store.Settings()
+	slice := x.ladder.SliceAt(bucket, atMs)
+	block := set.Epochs.BlockAt(id, slice.StartMs)
+	shard := blocks.ShardOf(block.Start, set.IndexPartitions)
+	l := Level{
+		Level: x.ladder.Name(level), Slice: slice.StartMs, SliceEnd: slice.EndMs, RunAt: x.cache.Timing().RunAtMs(slice), State: NeverOpened,
+		Place: &Place{
+			Block: int64(block.Start), BlockEnd: int64(block.End), Shard: shard, Worker: a.workers[shard], LeaseOwner: a.leases[shard].Owner,
+		},
+		Input: Input{Bucket: x.ladder.Name(bucket), Expires: set.Policy.Retention.Until(bucket, slice.StartMs)},
+		Marks: []Mark{}, Runs: []Run{}, Errors: []Error{},
+	}
+	for _, r := range a.runs {
+		if r.Bucket == bucket && r.StartMs == slice.StartMs && len(l.Runs) < keptRuns {
+			l.Runs = append(l.Runs, Run{
+				Worker: r.Worker, Started: r.StartedMs, Seconds: r.Duration.Seconds(), Blocks: r.Blocks,
+				Rescheduled: r.Rescheduled, Dropped: r.Dropped, Error: r.Err,
+			})
+		}
+	}
+	for _, e := range a.errs {
+		if e.Bucket == bucket && e.Start == block.Start && len(l.Errors) < keptErrors {
+			l.Errors = append(l.Errors, Error{Time: e.TimeMs, Slice: e.StartMs, Worker: e.Worker, Message: e.Message})
+		}
+	}
+	return &found{level: level, bucket: bucket, slice: slice, block: block, shard: shard, answer: l}
 }
 
 // one returns the range of a single schedule.
@@ -244,7 +267,7 @@ func one(id metric.ScheduleID) blocks.Range { return blocks.Range{Start: id, End
 // readInput reads the input of the row, and computes the row.
 func (x *Explainer) readInput(ctx context.Context, id metric.ScheduleID, f *found) error {
 	var g rollup.Grinder
-	if f.bucket() == metric.Raw {
+	if f.bucket == metric.Raw {
 		var set blocks.SampleSet
 		set.Reset(one(id))
 		for ch, err := range x.store.RawChunks(ctx, one(id), f.slice.StartMs, f.slice.EndMs) {
@@ -253,9 +276,9 @@ func (x *Explainer) readInput(ctx context.Context, id metric.ScheduleID, f *foun
 			}
 			before := set.Added()
 			if set.Add(ch.Data) != nil {
-				f.input.Damaged++
+				f.answer.Input.Damaged++
 			} else if set.Added() > before {
-				f.input.Chunks++
+				f.answer.Input.Chunks++
 			}
 			if set.Distinct() > x.maxSamples {
 				return &query.RequestError{Message: fmt.Sprintf("%s has more than %d samples in the slice of %s, the most that a request may hold (--query-max-samples)",
@@ -265,39 +288,39 @@ func (x *Explainer) readInput(ctx context.Context, id metric.ScheduleID, f *foun
 		for _, samples := range set.Series() {
 			samples = slices.DeleteFunc(samples, func(s metric.Sample) bool { return metric.IsTombstone(s.Value) })
 			f.should, f.ok = g.Samples(samples)
-			f.input.Samples = len(samples)
-			f.input.Finite = int(f.should.Count)
-			f.input.NotFinite = len(samples) - f.input.Finite
+			f.answer.Input.Samples = len(samples)
+			f.answer.Input.Finite = int(f.should.Count)
+			f.answer.Input.NotFinite = len(samples) - f.answer.Input.Finite
 		}
 		return nil
 	}
 	var rows []metric.RollupRow
-	for r, err := range x.store.Rollups(ctx, f.bucket(), one(id), f.slice.StartMs, f.slice.EndMs) {
+	for r, err := range x.store.Rollups(ctx, f.bucket, one(id), f.slice.StartMs, f.slice.EndMs) {
 		if err != nil {
-			return fmt.Errorf("read %s rows of series %d: %w", x.ladder.Name(f.bucket()), id, err)
+			return fmt.Errorf("read %s rows of series %d: %w", x.ladder.Name(f.bucket), id, err)
 		}
 		if r.Schedule != id {
 			continue
 		}
 		if r.Damaged {
 			r.Rollup = metric.Rollup{Partial: true}
-			f.input.Damaged++
+			f.answer.Input.Damaged++
 		}
 		rows = append(rows, r)
 	}
 	for _, r := range rows {
 		if r.Count > 0 {
-			f.input.Rows++
+			f.answer.Input.Rows++
 		}
 		if r.Partial && f.partial == 0 {
 			f.partial = r.TimeMs
 		}
-		f.input.Finite += int(r.Count)
+		f.answer.Input.Finite += int(r.Count)
 	}
-	f.input.Samples = f.input.Finite
+	f.answer.Input.Samples = f.answer.Input.Finite
 	var err error
 	if f.should, f.ok, err = g.Rollups(rows); err != nil {
-		f.input.Damaged++
+		f.answer.Input.Damaged++
 	}
 	return nil
 }
@@ -315,6 +338,12 @@ func (x *Explainer) readRow(ctx context.Context, id metric.ScheduleID, f *found)
 			f.row, f.hasRow, f.gap, f.damaged = r.Rollup, r.Count > 0, r.Count == 0 && r.Partial, r.Damaged
 		}
 	}
+	if f.hasRow {
+		f.answer.Row = &Row{
+			Count: f.row.Count, Sum: finite(f.row.Sum), Min: f.row.Min, Max: f.row.Max, Partial: f.row.Partial,
+			Expires: x.store.Settings().Policy.Retention.Until(f.level, f.slice.StartMs),
+		}
+	}
 	return nil
 }
 
@@ -326,12 +355,14 @@ func (x *Explainer) readMarks(ctx context.Context, id metric.ScheduleID, levels 
 		return err
 	}
 	for _, f := range levels {
-		states, err := x.store.Slices(ctx, f.bucket(), f.slice.StartMs, f.slice.StartMs+1)
+		states, err := x.store.Slices(ctx, f.bucket, f.slice.StartMs, f.slice.StartMs+1)
 		if err != nil {
 			return err
 		}
 		for _, st := range states {
-			f.opened, f.done = true, st.Complete
+			if f.answer.State = Open; st.Complete {
+				f.answer.State = Complete
+			}
 			if !st.Complete && !slices.Contains(open, st.SliceKey) {
 				open = append(open, st.SliceKey) // ahead of the clock
 			}
@@ -380,64 +411,22 @@ func (x *Explainer) sort(id metric.ScheduleID, levels []*found, k storage.SliceK
 	in := x.ladder.SliceAt(k.Bucket, k.StartMs)
 	for _, f := range levels {
 		switch {
-		case k.Bucket == f.bucket() && slice == f.slice:
+		case k.Bucket == f.bucket && slice == f.slice:
 			if len(f.marks) == keptMarks {
-				f.more++
+				f.answer.MoreMarks++
 				continue
 			}
 			f.marks = append(f.marks, placed{m, in})
-		case k.Bucket < f.bucket() && f.slice.Contains(slice.StartMs):
+			f.answer.Marks = append(f.answer.Marks, Mark{
+				Kind: m.Kind.String(), Slice: in.StartMs, RunAt: x.cache.Timing().RunAtMs(in), Chunks: &m.Chunks,
+				Schedules: new(len(m.Schedules)), Due: m.DueMs, Attempt: m.Attempt, LastError: m.LastError,
+			})
+		case k.Bucket < f.bucket && f.slice.Contains(slice.StartMs):
 			climb := x.cache.Climb(k.Bucket, slice, in)
-			b := below{level: k.Bucket + 1, slice: slice, runAt: climb[0], byMs: climb[f.bucket()-k.Bucket]}
+			b := below{level: k.Bucket + 1, slice: slice, runAt: climb[0], byMs: climb[f.bucket-k.Bucket]}
 			if f.below == nil || b.byMs < f.below.byMs {
 				f.below = &b
 			}
 		}
 	}
-}
-
-// level returns the answer for one level.
-func (x *Explainer) level(f *found, a *around) Level {
-	l := Level{
-		Level: x.ladder.Name(f.level), Slice: f.slice.StartMs, SliceEnd: f.slice.EndMs,
-		RunAt: x.cache.Timing().RunAtMs(f.slice), State: NeverOpened,
-		Place: &Place{
-			Block: int64(f.block.Start), BlockEnd: int64(f.block.End), Shard: f.shard,
-			Worker: a.workers[f.shard], LeaseOwner: a.leases[f.shard].Owner,
-		},
-		Input: f.input, Marks: []Mark{}, MoreMarks: f.more, Runs: []Run{}, Errors: []Error{},
-	}
-	switch {
-	case f.done:
-		l.State = Complete
-	case f.opened:
-		l.State = Open
-	}
-	l.Input.Bucket = x.ladder.Name(f.bucket())
-	retention := x.store.Settings().Policy.Retention
-	l.Input.Expires = retention.Until(f.bucket(), f.slice.StartMs)
-	if f.hasRow {
-		l.Row = &Row{Count: f.row.Count, Sum: finite(f.row.Sum), Min: f.row.Min, Max: f.row.Max, Partial: f.row.Partial}
-		l.Row.Expires = retention.Until(f.level, f.slice.StartMs)
-	}
-	for _, m := range f.marks {
-		l.Marks = append(l.Marks, Mark{
-			Kind: m.Kind.String(), Slice: m.in.StartMs, RunAt: x.cache.Timing().RunAtMs(m.in), Chunks: &m.Chunks,
-			Schedules: new(len(m.Schedules)), Due: m.DueMs, Attempt: m.Attempt, LastError: m.LastError,
-		})
-	}
-	for _, r := range a.runs {
-		if r.Bucket == f.bucket() && r.StartMs == f.slice.StartMs && len(l.Runs) < keptRuns {
-			l.Runs = append(l.Runs, Run{
-				Worker: r.Worker, Started: r.StartedMs, Seconds: r.Duration.Seconds(), Blocks: r.Blocks,
-				Rescheduled: r.Rescheduled, Dropped: r.Dropped, Error: r.Err,
-			})
-		}
-	}
-	for _, e := range a.errs {
-		if e.Bucket == f.bucket() && e.Start == f.block.Start && len(l.Errors) < keptErrors {
-			l.Errors = append(l.Errors, Error{Time: e.TimeMs, Slice: e.StartMs, Worker: e.Worker, Message: e.Message})
-		}
-	}
-	return l
 }
