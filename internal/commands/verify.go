@@ -67,7 +67,7 @@ func Verify(ctx context.Context, cfg config.Verify, stdout, stderr io.Writer) er
 	switch {
 	case sum == nil:
 	case cfg.JSON:
-		last := wire.Verification{Verified: sum.Wire()}
+		last := wire.Verification{Verified: sum}
 		if err == nil {
 			last.Status = wire.Success
 		}
@@ -82,8 +82,8 @@ func Verify(ctx context.Context, cfg config.Verify, stdout, stderr io.Writer) er
 		return stopped(ctx, err, "stopped before all rows were compared")
 	case err != nil:
 		return stopped(ctx, err, "stopped before all rows were repaired; "+stayMarked)
-	case sum.Differences() > 0:
-		return fmt.Errorf("%d rows differ from their samples", sum.Differences())
+	case verify.Differences(sum) > 0:
+		return fmt.Errorf("%d rows differ from their samples", verify.Differences(sum))
 	case sum.Damaged > 0:
 		return fmt.Errorf("%d raw chunks are damaged", sum.Damaged)
 	case sum.DamagedRows > 0:
@@ -94,14 +94,14 @@ func Verify(ctx context.Context, cfg config.Verify, stdout, stderr io.Writer) er
 	return nil
 }
 
-func printVerified(out io.Writer, s *verify.Summary, limit int) {
+func printVerified(out io.Writer, s *wire.Verified, limit int) {
 	at := func(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.RFC3339) }
-	if s.Differences()+s.Damaged+s.DamagedRows > limit {
+	if verify.Differences(s)+s.Damaged+s.DamagedRows > limit {
 		fmt.Fprintf(out, "… and more: --limit is %d\n", limit)
 	}
-	fmt.Fprintf(out, "%d series, %d samples from %s to %s\n", s.Series, s.Samples, at(s.StartMs), at(s.EndMs))
+	fmt.Fprintf(out, "%d series, %d samples from %s to %s\n", s.Series, s.Samples, at(s.Start), at(s.End))
 	for _, l := range s.Levels {
-		line := fmt.Sprintf("%s: %d rows compared, %d differ", l.Name, l.Compared, l.Different)
+		line := fmt.Sprintf("%s: %d rows compared, %d differ", l.Level, l.Compared, l.Different)
 		for _, left := range []struct {
 			n    int
 			what string
@@ -126,10 +126,8 @@ func printVerified(out io.Writer, s *verify.Summary, limit int) {
 	}
 	if r.Series > 0 {
 		var when []string
-		for i, ms := range r.RightMs {
-			if ms > 0 {
-				when = append(when, s.Levels[i].Name+" with the run after "+at(ms))
-			}
+		for _, rows := range r.Rows {
+			when = append(when, rows.Level+" with the run after "+at(rows.After))
 		}
 		fmt.Fprintf(out, "%d series in %d slices will be ground again; their rows will be right: %s\n", r.Series, r.Slices, strings.Join(when, ", "))
 	}

@@ -97,7 +97,7 @@ func (h *Verify) verify(out *lines, r *http.Request) error {
 	case err != nil:
 		return err
 	}
-	return out.document(wire.Verification{Status: wire.Success, Verified: sum.Wire()})
+	return out.document(wire.Verification{Status: wire.Success, Verified: sum})
 }
 
 // options reads the parameters.

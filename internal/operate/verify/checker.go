@@ -5,6 +5,7 @@
 package verify
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -94,8 +95,8 @@ func (c *Checker) Samples() int { return c.samples }
 // Row adds a row that was read.
 func (s *Series) Row(level metric.Bucket, startMs int64, r Row) {
 	k := rowKey{level, startMs}
-	if there := s.rows[k]; there != nil {
-		there.again = true
+	if earlier := s.rows[k]; earlier != nil {
+		earlier.again = true
 		return
 	}
 	n := &row{rowKey: k, got: &r}
@@ -130,30 +131,21 @@ func (s *Series) Sample(ms int64, v float64) error {
 	return nil
 }
 
-// The kinds of differences.
-const (
-	Missing = wire.Missing
-	Surplus = wire.Surplus
-	Doubled = wire.Doubled
-	Wrong   = wire.Wrong
-	// Unreadable is a row of more samples than can be read, because some are damaged: the row may
-	// be right or wrong.
-	Unreadable = "unreadable"
-)
+// Unreadable is a row of more samples than can be read, because some are damaged: the row may be
+// right or wrong.
+const Unreadable = "unreadable"
 
 // Result is the outcome of comparing one row.
 type Result struct {
 	Series metric.Labels
 	Level  metric.Bucket
 	Slice  metric.Slice
-	// Kind is empty for a row that is as it must be.
+	// Kind is empty for a row that is as it must be; else a kind of wire.Difference, or Unreadable.
 	Kind string
 	// Got is the row that was read, nil for none.
 	Got *Row
-	// Count is the number of finite samples.
-	Count uint64
-	// Fields are the fields that are wrong.
-	Fields []Field
+	// Fields are the fields that are wrong, the count if a row is missing or surplus.
+	Fields []wire.DifferenceField
 }
 
 // Results compares every row that exists or must exist: by series, level and time. It leaves out
@@ -162,13 +154,7 @@ func (c *Checker) Results(skip func(level metric.Bucket, s metric.Slice) bool, e
 	for _, key := range slices.Sorted(maps.Keys(c.series)) {
 		s := c.series[key]
 		rows := slices.SortedFunc(maps.Values(s.rows), func(a, b *row) int {
-			if a.level != b.level {
-				return int(a.level - b.level)
-			}
-			if a.startMs < b.startMs {
-				return -1
-			}
-			return 1
+			return cmp.Or(cmp.Compare(a.level, b.level), cmp.Compare(a.startMs, b.startMs))
 		})
 		for _, r := range rows {
 			slice := metric.Slice{StartMs: r.startMs, EndMs: r.startMs + c.ladder.WidthMs(r.level)}
@@ -180,23 +166,25 @@ func (c *Checker) Results(skip func(level metric.Bucket, s metric.Slice) bool, e
 }
 
 func (r *row) compare(labels metric.Labels, slice metric.Slice, readable bool) Result {
-	out := Result{Series: labels, Level: r.level, Slice: slice, Got: r.got, Count: r.must.count}
+	out := Result{Series: labels, Level: r.level, Slice: slice, Got: r.got}
 	switch {
 	case r.got == nil:
-		out.Kind = Missing
+		out.Kind = wire.Missing
+		out.Fields = []wire.DifferenceField{{Name: "count", Samples: strconv.FormatUint(r.must.count, 10)}}
 	case r.again:
-		out.Kind = Doubled
+		out.Kind = wire.Doubled
 	case !readable && r.got.Count > r.must.count:
 		out.Kind = Unreadable
 	case r.must.count == 0:
-		out.Kind = Surplus
+		out.Kind = wire.Surplus
+		out.Fields = []wire.DifferenceField{{Name: "count", Row: strconv.FormatUint(r.got.Count, 10)}}
 	default:
 		out.Fields = r.must.differs(r.got)
 		if r.got.Partial && readable {
-			out.Fields = append(out.Fields, Field{"partial", "true", "false"})
+			out.Fields = append(out.Fields, wire.DifferenceField{Name: "partial", Row: "true", Samples: "false"})
 		}
 		if len(out.Fields) > 0 {
-			out.Kind = Wrong
+			out.Kind = wire.Wrong
 		}
 	}
 	return out
@@ -204,19 +192,11 @@ func (r *row) compare(labels metric.Labels, slice metric.Slice, readable bool) R
 
 // Difference is a row that is not as it must be, as the HTTP API says it. The ladder gives the names of the levels.
 func (r *Result) Difference(l metric.Ladder) wire.Difference {
-	out := wire.Difference{Kind: r.Kind, Metric: map[string]string{}, Level: l.Name(r.Level), Start: r.Slice.StartMs, End: r.Slice.EndMs}
+	out := wire.Difference{
+		Kind: r.Kind, Metric: map[string]string{}, Level: l.Name(r.Level), Start: r.Slice.StartMs, End: r.Slice.EndMs, Fields: r.Fields,
+	}
 	for _, label := range r.Series {
 		out.Metric[label.Name] = label.Value
-	}
-	switch r.Kind {
-	case Missing:
-		out.Fields = []wire.DifferenceField{{Name: "count", Samples: strconv.FormatUint(r.Count, 10)}}
-	case Surplus:
-		out.Fields = []wire.DifferenceField{{Name: "count", Row: strconv.FormatUint(r.Got.Count, 10)}}
-	default:
-		for _, f := range r.Fields {
-			out.Fields = append(out.Fields, wire.DifferenceField{Name: f.Name, Row: f.Got, Samples: f.Want})
-		}
 	}
 	return out
 }

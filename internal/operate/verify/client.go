@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"net/http"
 	"net/url"
@@ -60,8 +59,8 @@ func lines[T any, P interface {
 		if err := json.Unmarshal(in.Bytes(), &line); err != nil {
 			return fmt.Errorf("%s: %w", path, cmp.Or(in.Err(), err)) // a line that breaks off is no JSON
 		}
-		if said := P(&line).Failure(); said != "" {
-			return fmt.Errorf("%s: %s", path, said)
+		if failure := P(&line).Failure(); failure != "" {
+			return fmt.Errorf("%s: %s", path, failure)
 		}
 		if err := each(&line); err != nil {
 			return err
@@ -83,13 +82,21 @@ func lines[T any, P interface {
 	return nil
 }
 
-// decode reads a reply that is a single JSON value.
-func decode(body io.Reader, said any) error {
-	text, err := client.ReadAll(body)
+// get reads a reply that is a single JSON value.
+func (c *Client) get(ctx context.Context, path string, form url.Values, reply any) (http.Header, error) {
+	resp, err := c.Do(ctx, http.MethodGet, path, form)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return json.Unmarshal(text, said)
+	defer resp.Body.Close()
+	text, err := client.ReadAll(resp.Body)
+	if err == nil {
+		err = json.Unmarshal(text, reply)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return resp.Header, nil
 }
 
 func labelsOf(m map[string]string) (metric.Labels, error) {
@@ -172,56 +179,46 @@ type Status struct {
 	outstanding, waiting [][]metric.Slice
 }
 
-// Status reads the status. It refuses a server that does not report waiting slices.
+// Status reads the status.
 func (c *Client) Status(ctx context.Context) (*Status, error) {
 	const path = wire.StatusPath
-	resp, err := c.Do(ctx, http.MethodGet, path, url.Values{"waiting": {"true"}})
+	var reply wire.Status
+	header, err := c.get(ctx, path, url.Values{"waiting": {"true"}}, &reply)
 	if err != nil {
 		return nil, err
 	}
-	defer resp.Body.Close()
-	var said wire.Status
-	if err := decode(resp.Body, &said); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	seconds := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 	out := &Status{}
 	var widths []time.Duration
-	for i, l := range said.Levels {
+	for i, l := range reply.Levels {
 		if i > 0 {
-			widths = append(widths, seconds(l.WidthSeconds))
+			widths = append(widths, time.Duration(l.WidthSeconds*float64(time.Second)))
 		}
 		whole := int64(math.MinInt64)
-		switch {
-		case l.WholeFrom != nil:
+		if l.WholeFrom != nil {
 			whole = *l.WholeFrom
-		case l.RetentionSeconds > 0:
-			return nil, fmt.Errorf("%s does not report since when %s is whole: the server is older than this program", path, l.Level)
 		}
 		out.WholeFrom = append(out.WholeFrom, whole)
 	}
-	if out.Ladder, err = metric.NewLadder(widths...); err != nil || len(said.Buckets) != int(out.Ladder.Top()) {
+	if out.Ladder, err = metric.NewLadder(widths...); err != nil || len(reply.Buckets) != int(out.Ladder.Top()) ||
+		slices.ContainsFunc(reply.Buckets, func(b wire.Bucket) bool { return b.Waiting == nil }) {
 		return nil, fmt.Errorf("%s does not report what verification needs: the server is older than this program", path)
 	}
-	for b, bucket := range said.Buckets {
-		if bucket.Waiting == nil {
-			return nil, fmt.Errorf("%s does not report the waiting work: the server is older than this program", path)
-		}
-		in := func(of []wire.Slice) (open []metric.Slice) {
-			for _, s := range of {
+	for b, bucket := range reply.Buckets {
+		all := func(some []wire.Slice) (open []metric.Slice) {
+			for _, s := range some {
 				open = append(open, out.Ladder.SliceAt(metric.Bucket(b), s.Slice))
 			}
 			return open
 		}
-		out.outstanding = append(out.outstanding, in(bucket.Outstanding))
-		out.waiting = append(out.waiting, in(*bucket.Waiting))
+		out.outstanding = append(out.outstanding, all(bucket.Outstanding))
+		out.waiting = append(out.waiting, all(*bucket.Waiting))
 	}
 	// The header has whole seconds, so it is early by a second at most.
-	if at, err := http.ParseTime(resp.Header.Get("Date")); err == nil {
-		out.NowMs = at.UnixMilli()
-	} else {
+	at, err := http.ParseTime(header.Get("Date"))
+	if err != nil {
 		return nil, fmt.Errorf("%s: no date in the reply: %w", path, err)
 	}
+	out.NowMs = at.UnixMilli()
 	return out, nil
 }
 
@@ -239,8 +236,8 @@ func (s *Status) Waits(level metric.Bucket, slice metric.Slice) bool {
 // Undone names the slices in which something is still to be ground.
 func (s *Status) Undone() []string {
 	var out []string
-	for _, of := range [][][]metric.Slice{s.outstanding, s.waiting} {
-		for b, open := range of {
+	for _, left := range [][][]metric.Slice{s.outstanding, s.waiting} {
+		for b, open := range left {
 			for _, slice := range open {
 				if name := s.Ladder.Name(metric.Bucket(b)) + " " + slice.String(); !slices.Contains(out, name) {
 					out = append(out, name)
@@ -266,14 +263,9 @@ func (s *Status) Expired(level metric.Bucket, slice metric.Slice) bool {
 const hasteMs = 60_000
 
 func touches(open [][]metric.Slice, level metric.Bucket, slice metric.Slice) bool {
-	for _, of := range open[:level] {
-		for _, o := range of {
-			if o.StartMs < slice.EndMs && slice.StartMs < o.EndMs {
-				return true
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(slices.Concat(open[:level]...), func(o metric.Slice) bool {
+		return o.StartMs < slice.EndMs && slice.StartMs < o.EndMs
+	})
 }
 
 // Reaggregate has the matching series ground again where their samples lie in [startMs, endMs).
@@ -290,14 +282,8 @@ func (c *Client) Reaggregate(ctx context.Context, selectors []string, startMs, e
 
 // Ahead returns why no run can write a row of a series, "" if a run can.
 func (c *Client) Ahead(ctx context.Context, labels metric.Labels, level string, ms int64) (string, error) {
-	const path = wire.ExplainPath
 	form := url.Values{"match[]": {selector(labels)}, "time": {time.UnixMilli(ms).UTC().Format(time.RFC3339Nano)}, "limit": {"100"}}
-	resp, err := c.Do(ctx, http.MethodGet, path, form)
-	if err != nil {
-		return "", err
-	}
-	defer resp.Body.Close()
-	var said struct {
+	var reply struct {
 		Series []struct {
 			Metric map[string]string `json:"metric"`
 			Levels []struct {
@@ -308,10 +294,10 @@ func (c *Client) Ahead(ctx context.Context, labels metric.Labels, level string, 
 			} `json:"levels"`
 		} `json:"series"`
 	}
-	if err := decode(resp.Body, &said); err != nil {
-		return "", fmt.Errorf("%s: %w", path, err)
+	if _, err := c.get(ctx, wire.ExplainPath, form, &reply); err != nil {
+		return "", err
 	}
-	for _, s := range said.Series {
+	for _, s := range reply.Series {
 		if len(s.Metric) != len(labels) {
 			continue // another series, with more labels
 		}

@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/quern/quern/internal/blocks/sketch"
+	"github.com/quern/quern/internal/wire"
 )
 
 // Row is a roll-up row as a reader sees it. A field is NaN if it has no finite value, or could not
@@ -19,14 +20,6 @@ type Row struct {
 	// Partial says that samples may be missing, because raw chunks were damaged or input had
 	// expired when the row was ground.
 	Partial bool
-}
-
-// Field is a field of a row that differs.
-type Field struct {
-	// Name is the name of the field in /api/v1/rollups.
-	Name string
-	// Got is what the row says, Want what the samples say.
-	Got, Want string
 }
 
 // must is what one row must be. It takes the samples one after the other and keeps none of them. To
@@ -154,13 +147,13 @@ func (m *must) slack(scale float64) float64 {
 }
 
 // differs returns the fields in which a row is not as it must be. m.count is above 0.
-func (m *must) differs(r *Row) []Field {
-	var out []Field
+func (m *must) differs(r *Row) []wire.DifferenceField {
+	var out []wire.DifferenceField
 	differ := func(name string, got float64, want float64) {
-		out = append(out, Field{name, number(got), number(want)})
+		out = append(out, wire.DifferenceField{Name: name, Row: number(got), Samples: number(want)})
 	}
 	if r.Count != m.count {
-		out = append(out, Field{"count", strconv.FormatUint(r.Count, 10), strconv.FormatUint(m.count, 10)})
+		out = append(out, wire.DifferenceField{Name: "count", Row: strconv.FormatUint(r.Count, 10), Samples: strconv.FormatUint(m.count, 10)})
 	}
 	near := func(name string, got, want, slack, scale float64) {
 		// Whether a sum overflows on the way depends on the order, and then a reader sees no
@@ -183,7 +176,7 @@ func (m *must) differs(r *Row) []Field {
 	}
 	for i, p := range [3]float64{r.P50, r.P90, r.P99} {
 		if want := m.rank(i, p); want != "" {
-			out = append(out, Field{quantiles[i].name, number(p), want})
+			out = append(out, wire.DifferenceField{Name: quantiles[i].name, Row: number(p), Samples: want})
 		}
 	}
 	return out

@@ -42,77 +42,13 @@ type Options struct {
 	Hold func(n int) error
 }
 
-// Level is the outcome for one level, in rows.
-type Level struct {
-	Name string
-	// Compared rows were compared with their samples. Different rows are those of them that are
-	// wrong.
-	Compared, Different int
-	// Pending rows differ while something in their slice is still to be ground, or differ in
-	// another way at each look.
-	Pending int
-	// NotGround rows are of slices that are not over or whose run has not ended. Expired rows, or
-	// their samples, are or may be gone. Neither is compared.
-	NotGround, Expired int
-	// Unreadable rows have more samples than can be read, where raw chunks are damaged. They are
-	// not compared.
-	Unreadable int
-}
-
-// Summary is the outcome of a run of verify.
-type Summary struct {
-	// StartMs and EndMs are the range that was looked at, without what has expired or is not over.
-	StartMs, EndMs  int64
-	Series, Samples int
-	Levels          []Level
-	// Damaged is the number of raw chunks that cannot be read. DamagedRows is the number of rows
-	// that cannot be read, or whose sketches cannot. These rows are compared, and differ.
-	Damaged, DamagedRows int
-	// Repaired is what a repair asked for, nil without Repair or if nothing differs.
-	Repaired *Repaired
-}
-
 // Differences is the number of rows that are wrong.
-func (s *Summary) Differences() int {
+func Differences(v *wire.Verified) int {
 	n := 0
-	for _, l := range s.Levels {
+	for _, l := range v.Levels {
 		n += l.Different
 	}
 	return n
-}
-
-// Wire returns the summary as the HTTP API says it.
-func (s *Summary) Wire() *wire.Verified {
-	out := &wire.Verified{
-		Start: s.StartMs, End: s.EndMs, Series: s.Series, Samples: s.Samples, Levels: []wire.VerifiedLevel{}, Damaged: s.Damaged, DamagedRows: s.DamagedRows,
-	}
-	for _, l := range s.Levels {
-		out.Levels = append(out.Levels, wire.VerifiedLevel{
-			Level: l.Name, Compared: l.Compared, Different: l.Different, Pending: l.Pending, NotGround: l.NotGround, Expired: l.Expired, Unreadable: l.Unreadable,
-		})
-	}
-	if r := s.Repaired; r != nil {
-		out.Repaired = &wire.Repaired{Series: r.Series, Slices: r.Slices, Surplus: r.Surplus, Ahead: r.Ahead, AheadFirst: r.AheadFirst, Rows: []wire.RepairedRows{}}
-		for i, ms := range r.RightMs {
-			if ms > 0 {
-				out.Repaired.Rows = append(out.Repaired.Rows, wire.RepairedRows{Level: s.Levels[i].Name, After: ms})
-			}
-		}
-	}
-	return out
-}
-
-// Repaired is what is ground again.
-type Repaired struct {
-	Series, Slices int
-	// Surplus rows have no samples, and without TakeBack they stay. Ahead rows carry a later time
-	// than what a run writes, so no run replaces them.
-	Surplus, Ahead int
-	// AheadFirst names the first Ahead row, and says why.
-	AheadFirst string
-	// RightMs is, by level, finest first, the end of the slice whose run makes the rows right; 0 if
-	// no row differs.
-	RightMs []int64
 }
 
 // Run compares. A difference is not an error.
@@ -123,8 +59,8 @@ type Repaired struct {
 // the two, and has no mark for its slice. So there is no false alarm: a mark is there before the
 // sample that it stands for. If a mark was gone when the status was read, the rows read afterwards
 // contain what it stood for.
-func Run(ctx context.Context, o Options) (*Summary, error) {
-	v := verifier{Options: o, series: map[string]struct{}{}, repair: map[string]*toRepair{}}
+func Run(ctx context.Context, o Options) (*wire.Verified, error) {
+	v := verifier{Options: o, series: map[string]struct{}{}, repair: map[string]*toRepair{}, repairLevels: map[metric.Bucket]bool{}}
 	var err error
 	if v.status, err = o.Client.Status(ctx); err != nil {
 		return nil, err
@@ -134,7 +70,7 @@ func Run(ctx context.Context, o Options) (*Summary, error) {
 		return nil, err
 	}
 	for _, level := range v.ladder.Levels() {
-		v.sum.Levels = append(v.sum.Levels, Level{Name: v.ladder.Name(level)})
+		v.sum.Levels = append(v.sum.Levels, wire.VerifiedLevel{Level: v.ladder.Name(level)})
 	}
 	// A window has as many of the coarsest slices as make up an hour. With a ladder of seconds, one
 	// slice is little for four requests.
@@ -145,7 +81,7 @@ func Run(ctx context.Context, o Options) (*Summary, error) {
 		v.StartMs = max(v.StartMs, metric.AlignDown(from, top))
 	}
 	v.EndMs = min(v.EndMs, v.status.NowMs+1000)
-	v.sum.StartMs, v.sum.EndMs = v.StartMs, v.EndMs
+	v.sum.Start, v.sum.End = v.StartMs, v.EndMs
 	first := metric.AlignDown(v.StartMs, top)
 	total := int(max(0, v.EndMs-first+top-1) / top)
 	for i := range total {
@@ -182,13 +118,10 @@ func (v *verifier) choose() error {
 }
 
 // outcome returns the summary, of the chosen levels.
-func (v *verifier) outcome() *Summary {
+func (v *verifier) outcome() *wire.Verified {
 	if v.Level != "" {
 		i := v.levels[0] - 1
 		v.sum.Levels = v.sum.Levels[i : i+1]
-		if r := v.sum.Repaired; r != nil {
-			r.RightMs = r.RightMs[i : i+1]
-		}
 	}
 	return &v.sum
 }
@@ -199,7 +132,7 @@ type verifier struct {
 	levels []metric.Bucket // those to compare
 	// status is the last one read.
 	status *Status
-	sum    Summary
+	sum    wire.Verified
 	series map[string]struct{}
 	// damage and damagedRows are the server's warnings about damaged chunks and rows in the last
 	// read.
@@ -208,6 +141,8 @@ type verifier struct {
 	// asked counts the rows that the server was asked about.
 	asked  int
 	repair map[string]*toRepair
+	// repairLevels are the levels that differ.
+	repairLevels map[metric.Bucket]bool
 	// noted is about how many bytes series and repair take, held how many Hold has granted.
 	noted, held int
 }
@@ -216,7 +151,6 @@ type verifier struct {
 type toRepair struct {
 	labels metric.Labels
 	slices []metric.Slice
-	levels map[metric.Bucket]bool
 }
 
 // suspect names a row that differs, by series, level and time.
@@ -270,7 +204,7 @@ func (v *verifier) window(ctx context.Context, w metric.Slice) error {
 		switch {
 		case r.Kind == "":
 		case r.Kind == Unreadable:
-			v.sum.Levels[r.Level-1].unreadable()
+			unreadable(&v.sum.Levels[r.Level-1])
 		case before.Waits(r.Level, r.Slice) || after.Waits(r.Level, r.Slice):
 			v.sum.Levels[r.Level-1].Pending++
 		default:
@@ -341,7 +275,7 @@ func (v *verifier) again(ctx context.Context, w metric.Slice, suspects map[suspe
 			count.Compared--
 			count.Expired++
 		case r.Kind == Unreadable:
-			count.unreadable()
+			unreadable(count)
 		case before.Open(r.Level, r.Slice) || after.Open(r.Level, r.Slice) || before.Waits(r.Level, r.Slice) || after.Waits(r.Level, r.Slice):
 			count.Pending++
 		case sameRow(was.Got, r.Got):
@@ -388,7 +322,7 @@ func (v *verifier) hold(c *Checker) error {
 	return err
 }
 
-func (l *Level) unreadable() {
+func unreadable(l *wire.VerifiedLevel) {
 	l.Compared--
 	l.Unreadable++
 }
@@ -403,9 +337,9 @@ func (v *verifier) different(ctx context.Context, r *Result) error {
 	case !v.Repair:
 		return nil
 	case v.sum.Repaired == nil:
-		v.sum.Repaired = &Repaired{RightMs: make([]int64, v.ladder.Top())}
+		v.sum.Repaired = &wire.Repaired{Rows: []wire.RepairedRows{}}
 	}
-	if r.Kind == Surplus && !v.TakeBack {
+	if r.Kind == wire.Surplus && !v.TakeBack {
 		v.sum.Repaired.Surplus++
 		return nil
 	}
@@ -422,14 +356,14 @@ func (v *verifier) different(ctx context.Context, r *Result) error {
 		}
 	}
 	key := string(r.Series.AppendKey(nil))
-	of := v.repair[key]
-	if of == nil {
-		of = &toRepair{labels: r.Series, levels: map[metric.Bucket]bool{}}
-		v.repair[key] = of
+	wrong := v.repair[key]
+	if wrong == nil {
+		wrong = &toRepair{labels: r.Series}
+		v.repair[key] = wrong
 		v.noted += seriesBytes + 2*len(key)
 	}
-	of.slices = append(of.slices, r.Slice)
-	of.levels[r.Level] = true
+	wrong.slices = append(wrong.slices, r.Slice)
+	v.repairLevels[r.Level] = true
 	v.noted += noteBytes
 	return nil
 }
@@ -506,16 +440,16 @@ func countIn(warning string) int {
 func (v *verifier) repairAll(ctx context.Context) error {
 	done := v.sum.Repaired
 	bySlice := map[metric.Slice][]string{}
-	for _, of := range v.repair {
+	for _, wrong := range v.repair {
 		// Wider slices first: a slice within another is ground with it.
-		slices.SortFunc(of.slices, func(a, b metric.Slice) int {
+		slices.SortFunc(wrong.slices, func(a, b metric.Slice) int {
 			return cmp.Or(cmp.Compare(b.EndMs-b.StartMs, a.EndMs-a.StartMs), cmp.Compare(a.StartMs, b.StartMs))
 		})
 		var kept []metric.Slice
-		for _, s := range of.slices {
+		for _, s := range wrong.slices {
 			if !slices.ContainsFunc(kept, func(k metric.Slice) bool { return k.Contains(s.StartMs) }) {
 				kept = append(kept, s)
-				bySlice[s] = append(bySlice[s], selector(of.labels))
+				bySlice[s] = append(bySlice[s], selector(wrong.labels))
 			}
 		}
 		done.Series++
@@ -536,15 +470,16 @@ func (v *verifier) repairAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, of := range v.repair {
-		for level := range of.levels {
-			// A mark goes into the slice that is current when the level below has been ground.
-			at := status.NowMs
-			for b := metric.Raw; b < level; b++ {
-				at = v.ladder.SliceAt(b, at).EndMs
-			}
-			done.RightMs[level-1] = at
+	for _, level := range v.levels {
+		if !v.repairLevels[level] {
+			continue
 		}
+		// A mark goes into the slice that is current when the level below has been ground.
+		at := status.NowMs
+		for b := metric.Raw; b < level; b++ {
+			at = v.ladder.SliceAt(b, at).EndMs
+		}
+		done.Rows = append(done.Rows, wire.RepairedRows{Level: v.ladder.Name(level), After: at})
 	}
 	return nil
 }

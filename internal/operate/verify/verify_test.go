@@ -149,7 +149,7 @@ func newFake(t *testing.T) *fake {
 	return f
 }
 
-func (f *fake) run(o Options) (*Summary, []string, error) {
+func (f *fake) run(o Options) (*wire.Verified, []string, error) {
 	server := httptest.NewServer(f)
 	defer server.Close()
 	o.Client = &Client{client.Client{URL: server.URL + "/base", HTTP: server.Client()}}
@@ -171,9 +171,9 @@ func TestEqual(t *testing.T) {
 	sum, said, err := f.run(Options{})
 	require.NoError(t, err)
 	assert.Empty(t, said)
-	assert.Equal(t, &Summary{
-		StartMs: day - hour, EndMs: f.now.UnixMilli() + 1000, Series: 1, Samples: 11,
-		Levels: []Level{{Name: "1h", Compared: 4}, {Name: "2h", Compared: 2}},
+	assert.Equal(t, &wire.Verified{
+		Start: day - hour, End: f.now.UnixMilli() + 1000, Series: 1, Samples: 11,
+		Levels: []wire.VerifiedLevel{{Level: "1h", Compared: 4}, {Level: "2h", Compared: 2}},
 	}, sum)
 }
 
@@ -183,7 +183,7 @@ func TestPartsOfTheRange(t *testing.T) {
 	sum, said, err := f.run(Options{StartMs: day + 1, EndMs: day + 4*hour - 1})
 	require.NoError(t, err)
 	assert.Empty(t, said)
-	assert.Equal(t, []Level{{Name: "1h", Compared: 2}, {Name: "2h"}}, sum.Levels)
+	assert.Equal(t, []wire.VerifiedLevel{{Level: "1h", Compared: 2}, {Level: "2h"}}, sum.Levels)
 }
 
 // TestBeforeAllSamples: nothing is asked about times that no sample has, whose years may not even be ones that a server reads.
@@ -191,7 +191,7 @@ func TestBeforeAllSamples(t *testing.T) {
 	total := 0
 	sum, _, err := newFake(t).run(Options{StartMs: -10 * hour, EndMs: 10 * hour, Progress: func(_, of int) { total = of }})
 	require.NoError(t, err)
-	require.Zero(t, sum.StartMs)
+	require.Zero(t, sum.Start)
 	require.Equal(t, 5, total, "windows of 2 h")
 }
 
@@ -207,15 +207,15 @@ func TestDifferent(t *testing.T) {
 		"x{} 1h 2026-11-20T01:00:00Z wrong count: the row says 3, the samples say 2",
 		"x{} 1h 2026-11-20T01:00:00Z wrong sum: the row says 9, the samples say 6",
 	}, said, "two rows, up to the limit")
-	assert.Equal(t, []Level{{Name: "1h", Compared: 4, Different: 2}, {Name: "2h", Compared: 2, Different: 1}}, sum.Levels)
-	assert.Equal(t, 3, sum.Differences())
+	assert.Equal(t, []wire.VerifiedLevel{{Level: "1h", Compared: 4, Different: 2}, {Level: "2h", Compared: 2, Different: 1}}, sum.Levels)
+	assert.Equal(t, 3, Differences(sum))
 	assert.Equal(t, []string{
 		// Times are not sent as numbers: those before 1973 would be read as seconds.
 		`{"__name__"="x"} 2026-11-20T00:00:00Z 2026-11-20T01:00:00Z`, `{"__name__"="x"} 2026-11-20T01:00:00Z 2026-11-20T02:00:00Z`,
 		`{"__name__"="x"} 2026-11-20T02:00:00Z 2026-11-20T04:00:00Z`,
 	}, f.repaired)
 	// The current hour ends at five; its run marks the two hours that are current then.
-	assert.Equal(t, &Repaired{Series: 1, Slices: 3, RightMs: []int64{day + 5*hour, day + 6*hour}}, sum.Repaired)
+	assert.Equal(t, &wire.Repaired{Series: 1, Slices: 3, Rows: []wire.RepairedRows{{Level: "1h", After: day + 5*hour}, {Level: "2h", After: day + 6*hour}}}, sum.Repaired)
 }
 
 // TestOneLevel: only the rows of the level are read, compared and repaired.
@@ -226,11 +226,10 @@ func TestOneLevel(t *testing.T) {
 	sum, said, err := f.run(Options{Level: "2h", Repair: true})
 	require.NoError(t, err)
 	assert.Contains(t, said[0], "x{} 2h 2026-11-20T02:00:00Z wrong")
-	assert.Equal(t, []Level{{Name: "2h", Compared: 2, Different: 1}}, sum.Levels)
+	assert.Equal(t, []wire.VerifiedLevel{{Level: "2h", Compared: 2, Different: 1}}, sum.Levels)
 	assert.Zero(t, f.asked, "no row of another level is read")
 	assert.Equal(t, []string{`{"__name__"="x"} 2026-11-20T02:00:00Z 2026-11-20T04:00:00Z`}, f.repaired)
-	assert.Equal(t, &Repaired{Series: 1, Slices: 1, RightMs: []int64{day + 6*hour}}, sum.Repaired)
-	assert.Equal(t, []wire.RepairedRows{{Level: "2h", After: day + 6*hour}}, sum.Wire().Repaired.Rows)
+	assert.Equal(t, &wire.Repaired{Series: 1, Slices: 1, Rows: []wire.RepairedRows{{Level: "2h", After: day + 6*hour}}}, sum.Repaired)
 
 	_, _, err = f.run(Options{Level: "3h"})
 	require.ErrorContains(t, err, "the levels are 1h, 2h")
@@ -280,7 +279,7 @@ func TestDamagedRows(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, []string{"damaged: a row is damaged", "damaged: percentiles are missing"}, said)
 	assert.Equal(t, 2, sum.DamagedRows)
-	assert.Equal(t, []Level{{Name: "1h", Compared: 4, Different: 1}, {Name: "2h", Compared: 2, Different: 2}}, sum.Levels)
+	assert.Equal(t, []wire.VerifiedLevel{{Level: "1h", Compared: 4, Different: 1}, {Level: "2h", Compared: 2, Different: 2}}, sum.Levels)
 	assert.Equal(t, []string{
 		`{"__name__"="x"} 2026-11-20T00:00:00Z 2026-11-20T02:00:00Z`, `{"__name__"="x"} 2026-11-20T02:00:00Z 2026-11-20T04:00:00Z`,
 	}, f.repaired)
@@ -305,33 +304,33 @@ func TestLeftOut(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(*fake)
-		want   []Level
+		want   []wire.VerifiedLevel
 	}{
 		{
 			"not over", func(f *fake) { f.samples[day+4*hour] = "1" },
-			[]Level{{Name: "1h", Compared: 4, NotGround: 1}, {Name: "2h", Compared: 2, NotGround: 1}},
+			[]wire.VerifiedLevel{{Level: "1h", Compared: 4, NotGround: 1}, {Level: "2h", Compared: 2, NotGround: 1}},
 		},
 		{"outstanding", func(f *fake) {
 			delete(f.rows[1], day+3*hour)
 			delete(f.rows[2], day+2*hour)
 			f.outstanding[0] = []int64{day + 3*hour}
-		}, []Level{{Name: "1h", Compared: 3, NotGround: 1}, {Name: "2h", Compared: 1, NotGround: 1}}},
+		}, []wire.VerifiedLevel{{Level: "1h", Compared: 3, NotGround: 1}, {Level: "2h", Compared: 1, NotGround: 1}}},
 		{"outstanding above", func(f *fake) {
 			delete(f.rows[2], day+2*hour)
 			f.outstanding[1] = []int64{day + 2*hour}
-		}, []Level{{Name: "1h", Compared: 4}, {Name: "2h", Compared: 1, NotGround: 1}}},
+		}, []wire.VerifiedLevel{{Level: "1h", Compared: 4}, {Level: "2h", Compared: 1, NotGround: 1}}},
 		{"late", func(f *fake) {
 			f.samples[day+5] = "7"
 			f.waiting[0] = []int64{day}
-		}, []Level{{Name: "1h", Compared: 4, Pending: 1}, {Name: "2h", Compared: 2, Pending: 1}}},
+		}, []wire.VerifiedLevel{{Level: "1h", Compared: 4, Pending: 1}, {Level: "2h", Compared: 2, Pending: 1}}},
 		{"late, and ground at 1h", func(f *fake) {
 			f.rows[2][day] = flat(3, 3)
 			f.waiting[1] = []int64{day}
-		}, []Level{{Name: "1h", Compared: 4}, {Name: "2h", Compared: 2, Pending: 1}}},
+		}, []wire.VerifiedLevel{{Level: "1h", Compared: 4}, {Level: "2h", Compared: 2, Pending: 1}}},
 		{"expired", func(f *fake) {
 			f.keep = 4 * time.Hour // since 00:10
 			maps.DeleteFunc(f.samples, func(ms int64, _ string) bool { return ms < day+600_000 })
-		}, []Level{{Name: "1h", Compared: 3, Expired: 1}, {Name: "2h", Compared: 1, Expired: 1}}},
+		}, []wire.VerifiedLevel{{Level: "1h", Compared: 3, Expired: 1}, {Level: "2h", Compared: 1, Expired: 1}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFake(t)
@@ -358,7 +357,7 @@ func TestSecondLook(t *testing.T) {
 	sum, said, err := f.run(Options{StartMs: day, EndMs: day + 10*hour})
 	require.NoError(t, err)
 	assert.Empty(t, said)
-	assert.Equal(t, []Level{{Name: "1h", Compared: 4}, {Name: "2h", Compared: 2}}, sum.Levels)
+	assert.Equal(t, []wire.VerifiedLevel{{Level: "1h", Compared: 4}, {Level: "2h", Compared: 2}}, sum.Levels)
 	assert.Equal(t, 3+1, f.asked, "three windows, and one of them again")
 
 	t.Run("waiting by then", func(t *testing.T) {
@@ -372,7 +371,7 @@ func TestSecondLook(t *testing.T) {
 		sum, said, err := f.run(Options{StartMs: day, EndMs: day + 10*hour})
 		require.NoError(t, err)
 		assert.Empty(t, said)
-		assert.Equal(t, []Level{{Name: "1h", Compared: 4, Pending: 1}, {Name: "2h", Compared: 2, Pending: 1}}, sum.Levels)
+		assert.Equal(t, []wire.VerifiedLevel{{Level: "1h", Compared: 4, Pending: 1}, {Level: "2h", Compared: 2, Pending: 1}}, sum.Levels)
 	})
 	t.Run("always another row", func(t *testing.T) {
 		f := newFake(t)
@@ -418,8 +417,8 @@ func TestDamaged(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, []string{"damaged: " + warning}, said)
 	assert.Equal(t, 1, sum.Damaged)
-	assert.Zero(t, sum.Differences())
-	assert.Equal(t, []Level{{Name: "1h", Compared: 3, Unreadable: 1}, {Name: "2h", Compared: 2}}, sum.Levels)
+	assert.Zero(t, Differences(sum))
+	assert.Equal(t, []wire.VerifiedLevel{{Level: "1h", Compared: 3, Unreadable: 1}, {Level: "2h", Compared: 2}}, sum.Levels)
 
 	partial := flat(2, 4)
 	partial.Partial = true
@@ -439,7 +438,7 @@ func TestDamaged(t *testing.T) {
 		"x{} 2h 2026-11-20T00:00:00Z wrong count: the row says 3, the samples say 4",
 		"x{} 2h 2026-11-20T00:00:00Z wrong sum: the row says 9, the samples say 12",
 	}, said)
-	assert.Equal(t, 1, sum.Differences())
+	assert.Equal(t, 1, Differences(sum))
 }
 
 // TestManyDamaged: if the server names no more damaged chunks, any row of the window may have more
@@ -452,7 +451,7 @@ func TestManyDamaged(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, []string{"damaged: and 30 more"}, said)
 	assert.Equal(t, 30, sum.Damaged)
-	assert.Equal(t, []Level{{Name: "1h", Compared: 3, Unreadable: 1}, {Name: "2h", Compared: 2}}, sum.Levels)
+	assert.Equal(t, []wire.VerifiedLevel{{Level: "1h", Compared: 3, Unreadable: 1}, {Level: "2h", Compared: 2}}, sum.Levels)
 }
 
 // TestPartial: a partial row that could be whole now is to be ground again.
@@ -464,7 +463,7 @@ func TestPartial(t *testing.T) {
 	sum, said, err := f.run(Options{StartMs: day, EndMs: day + 10*hour, Repair: true})
 	require.NoError(t, err)
 	assert.Equal(t, []string{"x{} 1h 2026-11-20T00:00:00Z wrong partial: the row says true, the samples say false"}, said)
-	assert.Equal(t, 1, sum.Differences())
+	assert.Equal(t, 1, Differences(sum))
 	assert.Len(t, f.repaired, 1)
 }
 
@@ -539,7 +538,7 @@ func TestLongLabels(t *testing.T) {
 	status, err := c.Status(t.Context())
 	require.NoError(t, err)
 	v := verifier{Options: Options{Client: c, Match: "x"}, ladder: status.Ladder, status: status, repair: map[string]*toRepair{}}
-	v.sum = Summary{Levels: make([]Level, 2), Repaired: &Repaired{RightMs: make([]int64, 2)}}
+	v.sum = wire.Verified{Levels: make([]wire.VerifiedLevel, 2), Repaired: &wire.Repaired{}}
 	first := status.Ladder.SliceAt(metric.Raw, day)
 	suspects := map[suspect]Result{}
 	for _, ls := range longSeries(t, 25, 8<<10) {
