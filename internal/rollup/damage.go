@@ -16,25 +16,25 @@ import (
 const (
 	// maxNamed is the maximum number of damaged chunks or rows that one message names.
 	maxNamed = 5
-	// maxTold bounds the messages that are remembered. Beyond it all may be reported again.
-	maxTold = 1024
+	// maxReported bounds the messages that are remembered. Beyond it all may be reported again.
+	maxReported = 1024
 )
 
-// told remembers the messages about damage that were reported. Each attempt and each run that reads
+// reported remembers the messages about damage that were reported. Each attempt and each run that reads
 // a block meets its damaged chunk, but a process reports it once. The zero value is ready.
-type told struct {
+type reported struct {
 	mu  sync.Mutex
 	all map[string]struct{}
 }
 
 // first reports whether message is new.
-func (t *told) first(message string) bool {
+func (t *reported) first(message string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if _, ok := t.all[message]; ok {
 		return false
 	}
-	if t.all == nil || len(t.all) >= maxTold {
+	if t.all == nil || len(t.all) >= maxReported {
 		t.all = make(map[string]struct{})
 	}
 	t.all[message] = struct{}{}
@@ -44,7 +44,7 @@ func (t *told) first(message string) bool {
 // damaged counts n damaged items that a read of a block met in a table, and reports them once.
 func (r *Runner) damaged(ctx context.Context, w *cache.Work, table string, n int, err error) {
 	r.metrics.damaged.WithLabelValues(table).Add(float64(n))
-	if r.told.first(fmt.Sprintf("%d %v", w.Block.Start, err)) {
+	if r.reported.first(fmt.Sprintf("%d %v", w.Block.Start, err)) {
 		r.report(ctx, w.Partition.SliceKey, w.Block.Start, err)
 	}
 }

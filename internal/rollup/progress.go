@@ -1,7 +1,6 @@
 package rollup
 
 import (
-	"cmp"
 	"errors"
 	"maps"
 	"slices"
@@ -21,14 +20,16 @@ const (
 // progress is what a Runner remembers between runs: how far it has come in the slices that it could
 // not complete, and which of them the next pass skips. It saves looks, and nothing else: a Runner
 // that forgets it all grinds the same rows.
+//
+// Run takes the progress of its slice and returns it to ended. RunDue begins a pass and ends it.
 type progress struct {
 	partitions int // of a slice's index
 	slices     map[storage.SliceKey]*sliceProgress
-	// mine are the shards of this worker.
+	// mine are the shards of this worker, of the last run.
 	mine []int
-	// aside are the slices that the next pass skips. moved says that something changed in this pass
-	// that may concern them.
-	aside asides
+	// aside are the slices that the next pass skips.
+	aside []aside
+	// moved says that something changed in this pass that may concern the slices set aside earlier.
 	moved bool
 }
 
@@ -50,8 +51,8 @@ func newProgress(partitions int) progress {
 	return progress{partitions: partitions, slices: make(map[storage.SliceKey]*sliceProgress)}
 }
 
-// of returns the progress of a slice.
-func (p *progress) of(k storage.SliceKey) *sliceProgress {
+// slice returns the progress of a slice, for a run of it.
+func (p *progress) slice(k storage.SliceKey) *sliceProgress {
 	if p.slices[k] == nil {
 		p.slices[k] = &sliceProgress{
 			ended: make([]bool, p.partitions), left: make([]storage.MarkKey, p.partitions), cut: make([]storage.MarkKey, p.partitions),
@@ -60,55 +61,29 @@ func (p *progress) of(k storage.SliceKey) *sliceProgress {
 	return p.slices[k]
 }
 
-// own notes which shards are this worker's.
-func (p *progress) own(mine []int) {
-	if !slices.Equal(mine, p.mine) {
-		p.mine, p.moved = mine, true
-	}
-}
-
-// ran drops the progress of a slice whose run ended with err, unless the run waits for other workers
-// or for a part of the store that is away, and has not waited for long. A closed slice gets no new
-// marks, but a shard that has ended may still hold some:
+// ended notes how a run of a slice ended: with err, over the shards in mine, of which it has ended
+// some if moved.
+//
+// It drops the progress of the slice, unless the run waits for other workers or for a part of the
+// store that is away, and has not waited for long. A closed slice gets no new marks, but a shard that
+// has ended may still hold some:
 //
 //   - a mark that was written on time, by a clock that has gone back since;
 //   - a mark with a timestamp above the lease's fence, by a writer that stalled, and died before
 //     it deleted the mark.
 //
 // Two workers that each relied on such a shard would wait for each other.
-func (p *progress) ran(k storage.SliceKey, err error) {
-	was := p.slices[k]
-	if was == nil {
-		return
-	}
-	if (errors.Is(err, ErrShared) || errors.Is(err, errLeft) && !errors.Is(err, errState)) && was.waits < mostWaits {
-		was.waits++
+func (p *progress) ended(k storage.SliceKey, mine []int, moved bool, err error) {
+	p.moved = p.moved || moved || err == nil || !slices.Equal(mine, p.mine)
+	p.mine = mine
+	s, left := p.slice(k), errors.Is(err, errLeft)
+	if (errors.Is(err, ErrShared) || left && !errors.Is(err, errState)) && s.waits < mostWaits {
+		s.waits++
 		return
 	}
 	delete(p.slices, k)
-	if errors.Is(err, errLeft) { // cut tells where to go on, not which marks exist
-		p.of(k).cut = was.cut
-	}
-}
-
-// skipped returns what was set aside after the time since, and starts a pass.
-func (p *progress) skipped(since time.Duration) asides {
-	set := slices.DeleteFunc(p.aside, func(a aside) bool { return a.at <= since })
-	p.aside, p.moved = nil, false
-	return set
-}
-
-// skip chooses which slices of set the next pass skips, at the end of the pass that began at began:
-// if some wait for other workers, all but the oldest of these; else none. What an earlier pass set
-// aside is looked at again if something has changed.
-func (p *progress) skip(set asides, began time.Duration, order func(a, b storage.SliceKey) int) {
-	maps.DeleteFunc(p.slices, func(k storage.SliceKey, _ *sliceProgress) bool { return !slices.Contains(set.keys(), k) })
-	slices.SortFunc(set, func(a, b aside) int { return order(a.SliceKey, b.SliceKey) })
-	oldest := slices.IndexFunc(set, func(a aside) bool { return errors.Is(a.err, ErrShared) })
-	for i, a := range set {
-		if oldest >= 0 && i != oldest && (a.at >= began || !p.moved) {
-			p.aside = append(p.aside, a)
-		}
+	if left { // cut tells where to go on, not which marks exist
+		p.slice(k).cut = s.cut
 	}
 }
 
@@ -121,38 +96,72 @@ type aside struct {
 	at time.Duration
 }
 
-type asides []aside
-
-func (s asides) keys() []storage.SliceKey {
-	out := make([]storage.SliceKey, len(s))
-	for i, a := range s {
-		out[i] = a.SliceKey
-	}
-	return out
+// pass is one call of RunDue.
+type pass struct {
+	began time.Duration
+	// aside are the slices that are set aside, in that order.
+	aside []aside
+	// again says that the next look may be at the first of aside: the last one was at another slice.
+	again bool
 }
 
-// err joins the reasons.
-func (s asides) err() error {
-	errs := make([]error, len(s))
-	for i, a := range s {
-		errs[i] = a.err
-	}
-	return errors.Join(errs...)
+// beginPass begins a pass at now, by the clock's Elapsed. It skips what was set aside not long ago.
+func (p *progress) beginPass(now time.Duration) *pass {
+	set := slices.DeleteFunc(p.aside, func(a aside) bool { return a.at <= now-asideFor })
+	p.aside, p.moved = nil, false
+	return &pass{began: now, aside: set}
 }
 
-// only returns the slices that keep says to keep.
-func (s asides) only(keep func(storage.SliceKey) bool) asides {
-	return slices.DeleteFunc(slices.Clone(s), func(a aside) bool { return !keep(a.SliceKey) })
+// skipped returns the slices that the next look skips.
+func (p *pass) skipped(now time.Duration) []storage.SliceKey {
+	set := p.aside
+	if p.again && len(set) > 0 && set[0].at <= now-asideFor {
+		set = set[1:]
+	}
+	keys := make([]storage.SliceKey, len(set))
+	for i, a := range set {
+		keys[i] = a.SliceKey
+	}
+	return keys
 }
 
-// withoutOldest leaves out the slice that was set aside first, if that was not after the time at.
-func (s asides) withoutOldest(at time.Duration) asides {
-	if len(s) == 0 {
-		return s
+// look takes a slice back from those that are set aside, to run it.
+func (p *pass) look(k storage.SliceKey) {
+	before := len(p.aside)
+	p.aside = slices.DeleteFunc(p.aside, func(a aside) bool { return a.SliceKey == k })
+	p.again = len(p.aside) == before
+}
+
+// errors joins the reasons of what is set aside, and err.
+func (p *pass) errors(err error) error {
+	var errs []error
+	for _, a := range p.aside {
+		errs = append(errs, a.err)
 	}
-	oldest := slices.MinFunc(s, func(a, b aside) int { return cmp.Compare(a.at, b.at) })
-	if oldest.at > at {
-		return s
+	return errors.Join(errors.Join(errs...), err)
+}
+
+// endPass forgets what was not outstanding any more, and chooses which slices the next pass skips: if
+// some wait for other workers, all but the oldest of these; else none. What an earlier pass set aside
+// is looked at again if something has changed.
+func (p *progress) endPass(now *pass, outstanding func(storage.SliceKey) bool, order func(a, b storage.SliceKey) int) {
+	now.aside = slices.DeleteFunc(now.aside, func(a aside) bool { return !outstanding(a.SliceKey) })
+	var shared []storage.SliceKey
+	keep := make(map[storage.SliceKey]bool)
+	for _, a := range now.aside {
+		keep[a.SliceKey] = true
+		if errors.Is(a.err, ErrShared) {
+			shared = append(shared, a.SliceKey)
+		}
 	}
-	return s.only(func(k storage.SliceKey) bool { return k != oldest.SliceKey })
+	maps.DeleteFunc(p.slices, func(k storage.SliceKey, _ *sliceProgress) bool { return !keep[k] })
+	if len(shared) == 0 {
+		return
+	}
+	oldest := slices.MinFunc(shared, order)
+	for _, a := range now.aside {
+		if a.SliceKey != oldest && (a.at >= now.began || !p.moved) {
+			p.aside = append(p.aside, a)
+		}
+	}
 }

@@ -1,6 +1,7 @@
 package rollup
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,10 +40,13 @@ const shardsAtOnce = 2
 type run struct {
 	*Runner
 
-	key     storage.SliceKey
-	slice   metric.Slice
+	key   storage.SliceKey
+	slice metric.Slice
+	began clock.Reading
+	// reached is what earlier runs have reached, and this one reaches. moved says that a shard ended.
 	reached *sliceProgress
-	began   clock.Reading
+	moved   bool
+	mine    []int // the shards of this worker
 	// free holds the workplaces that no block occupies.
 	free chan *grind
 
@@ -58,8 +62,6 @@ type run struct {
 	next  cache.Next
 	// trusts is what cache.Trusts returned before the run began.
 	trusts bool
-	// left is the first error that left something for a later run.
-	left error
 }
 
 // Run runs one slice over this worker's shards. It completes the slice if no other worker has work
@@ -76,8 +78,9 @@ func (r *Runner) Run(ctx context.Context, k storage.SliceKey) (storage.Run, erro
 		return rec, fmt.Errorf("run of %s slice %s not started: %w", name, u.slice, err)
 	}
 	started := r.clk.Elapsed()
+	u.reached, u.mine = r.progress.slice(k), r.progress.mine
 	err := u.grind(ctx)
-	r.progress.ran(k, err)
+	r.progress.ended(k, u.mine, u.moved, err)
 	rec.Duration = r.clk.Elapsed() - started
 	rec.Blocks, rec.Schedules = int(u.blocks.Load()), int(u.schedules.Load())
 	rec.BlockQueries, rec.IndexQueries = int(u.blockQueries.Load()), int(u.indexQueries.Load())
@@ -118,37 +121,34 @@ func (u *run) grind(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	u.progress.own(mine)
-	u.reached = u.progress.of(u.key)
-	if err := u.ownShards(ctx, mine); err != nil {
+	u.mine = mine
+	if err := u.ownShards(ctx); err != nil {
 		return err
-	}
-	if u.left != nil {
-		return u.left
 	}
 	if err := u.othersEnded(ctx); err != nil {
 		return err
 	}
 	if invariants.Enabled {
 		if err := u.checkComplete(ctx); err != nil {
-			return u.orLeaveState(ctx, err)
+			return orLeave(ctx, errState, err)
 		}
 	}
 	// What comes for a complete slice is late, whatever the sender's clock says.
 	if err := u.due(ctx); err != nil {
 		return err
 	}
-	return u.orLeaveState(ctx, u.store.CompleteSlice(ctx, u.key))
+	return orLeave(ctx, errState, u.store.CompleteSlice(ctx, u.key))
 }
 
 // ownShards grinds this worker's shards that have not ended, some of them side by side. It goes on
 // with the others if another worker holds a shard, or if a shard is damaged or away: the others lie
-// in other partitions.
-func (u *run) ownShards(ctx context.Context, mine []int) error {
+// in other partitions. The error then says what is left for a later run.
+func (u *run) ownShards(ctx context.Context) error {
 	before := slices.Clone(u.reached.ended)
+	left := make([]error, len(before))
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(min(shardsAtOnce, u.opts.Parallel))
-	for _, shard := range mine {
+	for _, shard := range u.mine {
 		if before[shard] {
 			continue
 		}
@@ -157,12 +157,12 @@ func (u *run) ownShards(ctx context.Context, mine []int) error {
 				return context.Cause(ctx)
 			}
 			err := u.hold(ctx, shard)
-			if lost(err) && ctx.Err() == nil {
+			switch stopped := ctx.Err() != nil; {
+			case lost(err) && !stopped:
 				u.opts.Logger.Info("shard left to another worker", "bucket", u.ladder.Name(u.key.Bucket), "slice", u.slice, "err", err)
 				return nil
-			}
-			if (errors.Is(err, errLeft) || errors.Is(err, storage.ErrCorrupt)) && ctx.Err() == nil {
-				u.leave(err)
+			case (errors.Is(err, errLeft) || errors.Is(err, storage.ErrCorrupt)) && !stopped:
+				left[shard] = err
 				return nil
 			}
 			u.reached.ended[shard] = err == nil
@@ -172,19 +172,8 @@ func (u *run) ownShards(ctx context.Context, mine []int) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	if !slices.Equal(u.reached.ended, before) {
-		u.progress.moved = true
-	}
-	return nil
-}
-
-// leave records that something is left for a later run.
-func (u *run) leave(err error) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.left == nil {
-		u.left = err
-	}
+	u.moved = !slices.Equal(u.reached.ended, before)
+	return cmp.Or(left...)
 }
 
 // due is nil while the slice is due by a clock that the store confirms. The clock may have been
@@ -212,13 +201,14 @@ func (u *run) steady() error {
 
 // hold grinds one shard of the slice's index under the shard's lease.
 func (u *run) hold(ctx context.Context, shard int) error {
-	return u.member.Hold(ctx, shard, func(ctx context.Context, l *shards.Lease) error {
+	return u.member.Hold(ctx, shard, func(ctx context.Context, l *shards.Lease) (err error) {
 		if done, err := u.begin(ctx); done || err != nil {
-			return u.orLeaveState(ctx, err)
+			return orLeave(ctx, errState, err)
 		}
 		u.indexQueries.Add(1)
-		s := &shardRun{run: u, lease: l, partition: storage.IndexPartition{SliceKey: u.key, Shard: shard}, cut: &u.reached.cut[shard]}
-		return s.grind(ctx)
+		s := &shardRun{run: u, lease: l, partition: storage.IndexPartition{SliceKey: u.key, Shard: shard}}
+		u.reached.cut[shard], err = s.grind(ctx, u.reached.cut[shard])
+		return err
 	})
 }
 
@@ -258,7 +248,7 @@ func (u *run) othersEnded(ctx context.Context) error {
 	if !u.begun {
 		state, err := u.cache.State(ctx, u.key)
 		if err != nil {
-			return u.orLeaveState(ctx, err)
+			return orLeave(ctx, errState, err)
 		}
 		if !state.Over() { // by a clock that is ahead: marks may come to shards that have none
 			return fmt.Errorf("no worker has begun: %w", ErrShared)
@@ -272,7 +262,7 @@ func (u *run) othersEnded(ctx context.Context) error {
 		u.indexQueries.Add(1)
 		first, left, err := u.store.FirstMark(ctx, storage.IndexPartition{SliceKey: u.key, Shard: shard}, p.left[shard])
 		if err != nil {
-			return u.orLeave(ctx, fmt.Errorf("read the index of shard %d: %w", shard, err))
+			return orLeave(ctx, errLeft, fmt.Errorf("read the index of shard %d: %w", shard, err))
 		}
 		if left {
 			p.left[shard] = first
@@ -299,24 +289,13 @@ func (u *run) checkComplete(ctx context.Context) error {
 	return nil
 }
 
-// orLeave wraps err in errLeft if only the part of the store that a block needs is away.
-func (u *run) orLeave(ctx context.Context, err error) error {
+// orLeave wraps err in reason, errLeft or errState, if only a part of the store is away.
+func orLeave(ctx context.Context, reason, err error) error {
 	if storage.IsAway(err) && !stops(ctx, err) {
-		return leftOver(err)
+		return fmt.Errorf("%w: %w", reason, err)
 	}
 	return err
 }
-
-// orLeaveState wraps err in errState if only the part of the store that has a state is away.
-func (u *run) orLeaveState(ctx context.Context, err error) error {
-	if storage.IsAway(err) && !stops(ctx, err) {
-		return fmt.Errorf("%w: %w", errState, err)
-	}
-	return err
-}
-
-// leftOver wraps an error of the store that leaves something for a later run.
-func leftOver(err error) error { return fmt.Errorf("%w: %w", errLeft, err) }
 
 // lost reports whether err means that another worker holds the shard.
 func lost(err error) bool {

@@ -90,7 +90,7 @@ type Runner struct {
 	clk       clock.Clock
 	opts      Options
 	metrics   *metrics
-	told      told
+	reported  reported
 	progress  progress
 	repacking repacking
 }
@@ -120,37 +120,26 @@ func NewRunner(p Parts, opts Options) *Runner {
 // the oldest waiting slice, unless something has changed: the worker that ends a slice last
 // completes it.
 func (r *Runner) RunDue(ctx context.Context) (int, error) {
-	began := r.clk.Elapsed()
-	set := r.progress.skipped(began - asideFor)
-	n := 0
-	for again := false; ; {
-		skip := set
-		if again {
-			skip = set.withoutOldest(r.clk.Elapsed() - asideFor)
-		}
-		k, due, err := r.recovery.NextDue(ctx, skip.keys())
-		var unread *storage.GapsError
-		if err != nil && !errors.As(err, &unread) {
-			return n, errors.Join(set.err(), err)
+	p := r.progress.beginPass(r.clk.Elapsed())
+	for n := 0; ; {
+		k, due, err := r.recovery.NextDue(ctx, p.skipped(r.clk.Elapsed()))
+		if unread := (*storage.GapsError)(nil); err != nil && !errors.As(err, &unread) {
+			return n, p.errors(err)
 		}
 		if !due {
-			set = set.only(r.recovery.Seen)
-			r.progress.skip(set, began, r.recovery.Order)
-			return n, errors.Join(set.err(), err)
+			r.progress.endPass(p, r.recovery.Seen, r.recovery.Order)
+			return n, p.errors(err)
 		}
-		rest := set.only(func(other storage.SliceKey) bool { return other != k })
-		again = len(rest) == len(set)
-		set = rest
+		p.look(k)
 		switch _, err := r.Run(ctx, k); {
 		case err == nil:
 			n++
-			r.progress.moved = true
 		case errors.Is(err, shards.ErrUnfit):
-			return n, errors.Join(set.err(), err)
+			return n, p.errors(err)
 		case errors.Is(err, ErrShared), errors.Is(err, storage.ErrCorrupt), errors.Is(err, errLeft):
-			set = append(set, aside{k, err, r.clk.Elapsed()})
+			p.aside = append(p.aside, aside{k, err, r.clk.Elapsed()})
 		default:
-			return n, errors.Join(set.err(), err)
+			return n, p.errors(err)
 		}
 	}
 }

@@ -1,10 +1,13 @@
 package rollup
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"sync"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/recovery"
@@ -30,13 +33,7 @@ type shardRun struct {
 
 	lease     *shards.Lease
 	partition storage.IndexPartition
-	// cut is the mark at which an earlier run of the shard gave up, and last the last mark whose work
-	// this run started.
-	cut  *storage.MarkKey
-	last storage.MarkKey
-
-	wg     sync.WaitGroup
-	cancel context.CancelCauseFunc
+	last      storage.MarkKey // the last mark whose work was started
 
 	mu sync.Mutex
 	// left is the first reason why a block was left, and inRow how many were left since the last one
@@ -47,45 +44,43 @@ type shardRun struct {
 
 // grind grinds the blocks that are marked in the shard, as many side by side as workplaces are free.
 // The first error that concerns more than one block ends it. It leaves blocks that are out of reach,
-// goes on with the others, and returns errLeft in the end. After too many in a row it gives up and
-// notes where. It begins after the place where the last run gave up, and does the rest after that.
-func (s *shardRun) grind(ctx context.Context) error {
-	ctx, s.cancel = context.WithCancelCause(ctx)
-	defer s.cancel(nil)
-	from := *s.cut
-	s.last = from
-	before, err := s.read(ctx, from, true)
+// goes on with the others, and returns errLeft in the end. After too many in a row it gives up. It
+// begins after cut, where the last run gave up, does the rest after that, and returns the new cut.
+func (s *shardRun) grind(ctx context.Context, cut storage.MarkKey) (storage.MarkKey, error) {
+	s.last = cut
+	before, err := s.read(ctx, cut, true)
 	if before && err == nil {
-		s.wg.Wait()
-		_, err = s.read(ctx, from, false)
-	}
-	s.wg.Wait()
-	if cause := context.Cause(ctx); cause != nil {
-		return cause
+		_, err = s.read(ctx, cut, false)
 	}
 	switch {
+	case ctx.Err() != nil:
+		return cut, context.Cause(ctx)
 	case err == nil: // all were tried
-		*s.cut = storage.MarkKey{}
-		return s.left
+		return storage.MarkKey{}, s.left
 	case errors.Is(err, errGaveUp):
-		*s.cut = s.last
-		return s.left
+		return s.last, s.left
 	}
-	return err
+	return cut, err
 }
 
-// read starts the work whose last mark is after from, or the work whose last mark is not. It reports
+// read grinds the work whose last mark is after cut, or the work whose last mark is not. It reports
 // whether there is work of the other kind.
-func (s *shardRun) read(ctx context.Context, from storage.MarkKey, after bool) (others bool, _ error) {
+func (s *shardRun) read(ctx context.Context, cut storage.MarkKey, after bool) (others bool, err error) {
+	g, ctx := errgroup.WithContext(ctx)
+	others, err = s.start(ctx, g, cut, after)
+	if failed := g.Wait(); failed != nil {
+		err = failed
+	}
+	return others, err
+}
+
+func (s *shardRun) start(ctx context.Context, blocks *errgroup.Group, cut storage.MarkKey, after bool) (others bool, _ error) {
 	for w, err := range s.cache.Read(ctx, s.partition) {
-		if storage.IsAway(err) {
-			return others, leftOver(err)
-		}
 		if err != nil {
-			return others, err
+			return others, orLeave(ctx, errLeft, err)
 		}
 		at := w.Marks[len(w.Marks)-1].Key()
-		if (at.Compare(from) > 0) != after {
+		if (at.Compare(cut) > 0) != after {
 			others = true
 			continue
 		}
@@ -95,11 +90,10 @@ func (s *shardRun) read(ctx context.Context, from storage.MarkKey, after bool) (
 				s.free <- g
 				return others, errGaveUp
 			}
-			s.last = at
-			s.wg.Go(func() {
-				g.lease = s.lease
-				s.ended(s.finish(ctx, g, w))
-				s.free <- g
+			s.last, g.lease = at, s.lease
+			blocks.Go(func() error {
+				defer func() { s.free <- g }()
+				return s.orGoOn(s.finish(ctx, g, w))
 			})
 		case <-ctx.Done():
 			return others, context.Cause(ctx)
@@ -114,21 +108,19 @@ func (s *shardRun) gaveUp() bool {
 	return s.inRow >= mostLeft
 }
 
-// ended notes how a block ended.
-func (s *shardRun) ended(err error) {
+// orGoOn returns the error with which a block ended, unless the block is only left.
+func (s *shardRun) orGoOn(err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case errors.Is(err, errLeft):
-		if s.left == nil {
-			s.left = err
-		}
+		s.left = cmp.Or(s.left, err)
 		s.inRow++
-	case err != nil:
-		s.cancel(err)
-	default:
+		return nil
+	case err == nil:
 		s.inRow = 0
 	}
+	return err
 }
 
 // finish brings one block to an end: ground, put off, or given up. An error means that the run
@@ -149,7 +141,7 @@ func (s *shardRun) finish(ctx context.Context, g *grind, w *cache.Work) error {
 		// expired. So the store confirms the clock first, and Judge decides again by a confirmed
 		// clock.
 		if err := s.store.CheckFit(ctx); err != nil {
-			return leftOver(fmt.Errorf("%d marks of slice %s are not dropped: %w", len(w.Marks), w.Slice, err))
+			return fmt.Errorf("%w: %d marks of slice %s are not dropped: %w", errLeft, len(w.Marks), w.Slice, err)
 		}
 		v = s.recovery.Judge(w)
 	}
@@ -169,7 +161,7 @@ func (s *shardRun) finish(ctx context.Context, g *grind, w *cache.Work) error {
 	// A block that always times out, or whose copies are gone, must not hold up the others. If its
 	// mark cannot be put off either, the mark stays where it is, and the slice stays open.
 	if rerr := s.recovery.Reschedule(ctx, s.lease.Fence, w, err); rerr != nil {
-		return s.orLeave(ctx, fmt.Errorf("%w, because of %w", rerr, err))
+		return orLeave(ctx, errLeft, fmt.Errorf("%w, because of %w", rerr, err))
 	}
 	s.rescheduled.Add(1)
 	s.report(ctx, s.key, w.Block.Start, fmt.Errorf("block of slice %s put off: %w", w.Slice, err))
