@@ -18,7 +18,6 @@ package migrate
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -183,6 +182,11 @@ type series struct {
 	id     metric.ScheduleID
 }
 
+// find returns where in some, which are sorted, a series is or would be.
+func find(some []series, id metric.ScheduleID) (int, bool) {
+	return slices.BinarySearchFunc(some, id, func(s series, id metric.ScheduleID) int { return cmp.Compare(s.id, id) })
+}
+
 // registerAtOnce is the number of series registered together. They get consecutive ids.
 const registerAtOnce = 1024
 
@@ -251,17 +255,12 @@ func (m *Migration) Run(ctx context.Context) (*Report, error) {
 	return total, err
 }
 
-// readSlices finds out which slices are outstanding. What cannot be read may be.
+// readSlices finds out which slices are outstanding.
 func (m *Migration) readSlices(ctx context.Context) error {
 	m.outstanding = make([][]metric.Slice, m.ladder.Top())
 	for _, b := range m.ladder.Ground() {
 		states, err := m.store.Slices(ctx, b, math.MinInt64, math.MaxInt64)
-		var gaps *storage.GapsError
-		if errors.As(err, &gaps) && !storage.IsAway(err) {
-			for _, g := range gaps.Gaps {
-				m.outstanding[b] = append(m.outstanding[b], metric.Slice{StartMs: g.FromMs, EndMs: g.ToMs})
-			}
-		} else if err != nil {
+		if err != nil {
 			return err
 		}
 		for _, s := range states {
@@ -280,12 +279,9 @@ func (m *Migration) unfinished(b metric.Bucket, s metric.Slice) bool {
 	if !m.cache.Timing().Due(s, m.startMs) {
 		return true
 	}
-	for _, finer := range m.outstanding[:b+1] {
-		if slices.ContainsFunc(finer, func(o metric.Slice) bool { return o.StartMs < s.EndMs && s.StartMs < o.EndMs }) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(slices.Concat(m.outstanding[:b+1]...), func(o metric.Slice) bool {
+		return o.StartMs < s.EndMs && s.StartMs < o.EndMs
+	})
 }
 
 // checkLadder refuses a ladder with a level below the top legacy one that has no legacy table. Nothing would be copied into
@@ -370,11 +366,7 @@ func (m *Migration) pieces(some []series) [][]series {
 	size := m.store.Settings().GroupSize
 	var out [][]series
 	for len(some) > 0 {
-		group := blocks.Of(some[0].id, size)
-		n := slices.IndexFunc(some, func(s series) bool { return !group.Contains(s.id) })
-		if n < 0 {
-			n = len(some)
-		}
+		n, _ := find(some, blocks.Of(some[0].id, size).End)
 		out, some = append(out, some[:n:n]), some[n:]
 	}
 	return out

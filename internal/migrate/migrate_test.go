@@ -44,13 +44,13 @@ func newMemory() *memory {
 }
 
 func (m *memory) sample(id int32, at time.Time, v float64) {
-	m.samples[id] = append(m.samples[id], legacy.Sample{TimeMs: at.UnixMilli(), Value: v})
+	m.samples[id] = append(m.samples[id], legacy.Sample{TimeMs: at.UnixMilli(), Value: &v})
 	slices.SortFunc(m.samples[id], func(a, b legacy.Sample) int { return cmp.Compare(a.TimeMs, b.TimeMs) })
 }
 
 func (m *memory) rollup(l legacy.Level, id int32, at time.Time, values ...float64) {
 	for kind, v := range values {
-		m.values[l][id] = append(m.values[l][id], legacy.Value{TimeMs: at.UnixMilli(), Kind: legacy.Kind(kind), Value: v})
+		m.values[l][id] = append(m.values[l][id], legacy.Value{TimeMs: at.UnixMilli(), Kind: legacy.Kind(kind), Value: &v})
 	}
 	slices.SortFunc(m.values[l][id], func(a, b legacy.Value) int {
 		return cmp.Or(cmp.Compare(a.TimeMs, b.TimeMs), cmp.Compare(a.Kind, b.Kind))

@@ -2,6 +2,7 @@ package migrate
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/csv"
 	"errors"
 	"fmt"
@@ -61,39 +62,33 @@ func ReadNames(r io.Reader) (names map[int32]Series, bad []string, err error) {
 
 func parseName(line string) (int32, Series, error) {
 	fields, err := csv.NewReader(strings.NewReader(line)).Read()
-	if err != nil {
-		var parse *csv.ParseError
-		if errors.As(err, &parse) {
-			err = parse.Err
-		}
-		return 0, Series{}, err
+	if parse := (*csv.ParseError)(nil); errors.As(err, &parse) {
+		err = parse.Err
 	}
-	if len(fields) < 3 {
-		return 0, Series{}, errors.New("want schedule_id,source,metric and then any number of label=value")
+	if err == nil && len(fields) < 3 {
+		err = errors.New("want schedule_id,source,metric and then any number of label=value")
+	}
+	if err != nil {
+		return 0, Series{}, err
 	}
 	id, err := strconv.ParseInt(strings.TrimSpace(fields[0]), 10, 32)
 	if err != nil || id < 0 {
 		return 0, Series{}, fmt.Errorf("%q is not a schedule id", fields[0])
 	}
-	if err := checkName("source", fields[1]); err != nil {
-		return 0, Series{}, err
-	}
-	if err := checkName("metric", fields[2]); err != nil {
+	if err := cmp.Or(checkName("source", fields[1]), checkName("metric", fields[2])); err != nil {
 		return 0, Series{}, err
 	}
 	labels := []metric.Label{{Name: metric.NameLabel, Value: fields[2]}}
 	for _, f := range fields[3:] {
 		name, value, ok := strings.Cut(f, "=")
-		if !ok {
+		switch err := checkName("label", name); {
+		case !ok:
 			return 0, Series{}, fmt.Errorf("%q is not of the form label=value", f)
-		}
-		if err := checkName("label", name); err != nil {
+		case err != nil:
 			return 0, Series{}, err
-		}
-		if name == metric.NameLabel || name == metric.SourceLabel {
+		case name == metric.NameLabel || name == metric.SourceLabel:
 			return 0, Series{}, fmt.Errorf("label %q has a field of its own", name)
-		}
-		if !utf8.ValidString(value) || len(value) > 4096 {
+		case !utf8.ValidString(value) || len(value) > 4096:
 			return 0, Series{}, fmt.Errorf("the value of label %q is not valid UTF-8, or longer than 4096 bytes", name)
 		}
 		labels = append(labels, metric.Label{Name: name, Value: value})

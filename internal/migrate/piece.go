@@ -66,25 +66,23 @@ func (m *Migration) piece(ctx context.Context, some []series) (*Report, error) {
 		marks:   make(map[markKey][]metric.ScheduleID),
 		indexed: make([]map[legacy.Waiting]bool, len(some)),
 	}
-	err := p.samples(ctx)
-	if err == nil {
-		err = p.readIndex(ctx)
+	if err := p.samples(ctx); err != nil {
+		return nil, err
+	}
+	if err := p.readIndex(ctx); err != nil {
+		return nil, err
 	}
 	for i := range p.series {
-		if err == nil {
-			err = p.rollups(ctx, i)
+		if err := p.rollups(ctx, i); err != nil {
+			return nil, err
 		}
 	}
-	if err == nil {
-		err = p.mark(ctx)
-	}
-	return p.report, err
+	return p.report, p.mark(ctx)
 }
 
 // source yields the remaining samples of one series.
 type source struct {
 	next func() (legacy.Sample, error, bool)
-	stop func()
 	head legacy.Sample
 	ok   bool
 }
@@ -92,16 +90,11 @@ type source struct {
 // samples copies the raw samples, day by day, each day for all series.
 func (p *piece) samples(ctx context.Context) error {
 	sources := make([]source, len(p.series))
-	defer func() {
-		for i := range sources {
-			if sources[i].stop != nil {
-				sources[i].stop()
-			}
-		}
-	}()
 	for i, s := range p.series {
 		p.hours[i], p.others[i] = make(map[int64]metric.Rollup), make(map[int64]bool)
-		sources[i].next, sources[i].stop = iter.Pull2(p.from.Samples(ctx, s.legacy))
+		next, stop := iter.Pull2(p.from.Samples(ctx, s.legacy))
+		defer stop()
+		sources[i].next = next
 		if err := p.advance(&sources[i], s); err != nil {
 			return err
 		}
@@ -119,16 +112,16 @@ func (p *piece) samples(ctx context.Context) error {
 		begin := metric.AlignDown(first, dayMs)
 		bySlice := make(map[int64][]metric.Sample)
 		for i, s := range p.series {
-			var own []metric.Sample
+			var copied []metric.Sample
 			for src := &sources[i]; src.ok && src.head.TimeMs < begin+dayMs; {
-				own = append(own, metric.Sample{Schedule: s.id, TimeMs: src.head.TimeMs, Value: src.head.Value})
+				copied = append(copied, metric.Sample{Schedule: s.id, TimeMs: src.head.TimeMs, Value: *src.head.Value})
 				if err := p.advance(src, s); err != nil {
 					return err
 				}
 			}
-			p.grind(i, own)
+			p.grind(i, copied)
 			// Series come in the order of their ids, so that each slice's samples are sorted.
-			for _, smp := range own {
+			for _, smp := range copied {
 				start := p.slice(metric.Raw, smp.TimeMs).StartMs
 				bySlice[start] = append(bySlice[start], smp)
 				if n := len(p.raw[i]); finite(smp.Value) && (n == 0 || p.raw[i][n-1] != start) {
@@ -152,7 +145,7 @@ func (p *piece) advance(src *source, s series) error {
 		}
 		if msg := p.badTime(src.head.TimeMs); msg != "" {
 			p.report.bad("%s: schedule %d at %d: %s", legacy.RawTable, s.legacy, src.head.TimeMs, msg)
-		} else if src.head.Null {
+		} else if src.head.Value == nil {
 			p.report.bad("%s: schedule %d at %d: there is no value", legacy.RawTable, s.legacy, src.head.TimeMs)
 		} else {
 			return nil
@@ -177,10 +170,7 @@ func (p *piece) grind(i int, samples []metric.Sample) {
 	p.grinder.Reset()
 	for len(samples) > 0 {
 		hour := metric.AlignDown(samples[0].TimeMs, hourMs)
-		n := slices.IndexFunc(samples, func(s metric.Sample) bool { return s.TimeMs >= hour+hourMs })
-		if n < 0 {
-			n = len(samples)
-		}
+		n, _ := slices.BinarySearchFunc(samples, hour+hourMs, func(s metric.Sample, endMs int64) int { return cmp.Compare(s.TimeMs, endMs) })
 		if r, ok := p.grinder.Samples(samples[:n]); ok {
 			r.Sketch = slices.Clone(r.Sketch)
 			p.hours[i][hour] = r
@@ -267,7 +257,7 @@ func (p *piece) there(ctx context.Context, fromMs, toMs int64, wanted map[chunkK
 func (p *piece) noteOthers(c storage.RawChunk) {
 	samples, _ := blocks.DecodeSamplesIn(nil, c.Data, p.ids)
 	for _, smp := range samples {
-		if i, ok := slices.BinarySearchFunc(p.series, smp.Schedule, func(s series, id metric.ScheduleID) int { return cmp.Compare(s.id, id) }); ok {
+		if i, ok := find(p.series, smp.Schedule); ok {
 			p.others[i][c.SliceMs] = true
 		}
 	}
@@ -312,15 +302,15 @@ func (p *piece) rows(ctx context.Context, level legacy.Level, s series) ([]row, 
 			flush()
 		}
 		switch {
-		case v.Null:
+		case v.Value == nil:
 			bad(v.TimeMs, "there is no value")
 			continue
 		case v.Kind == legacy.Max:
-			cur.max = v.Value
+			cur.max = *v.Value
 		case v.Kind == legacy.Min:
-			cur.min = v.Value
+			cur.min = *v.Value
 		case v.Kind == legacy.Avg:
-			cur.avg = v.Value
+			cur.avg = *v.Value
 		default:
 			bad(v.TimeMs, fmt.Sprintf("unknown type %d", v.Kind))
 			continue

@@ -52,13 +52,13 @@ func Open(ctx context.Context, opts cassandra.Options) (*Keyspace, error) {
 
 // check selects RHQ's columns, since some of Quern's own tables have the same names.
 func (k *Keyspace) check(ctx context.Context) error {
-	_, err := all[rawRow](ctx, k, RawTable, cqlSamples+" LIMIT 1", int32(0))
+	_, err := all[Sample](ctx, k, RawTable, cqlSamples+" LIMIT 1", int32(0))
 	if err == nil {
 		_, err = all[scheduleRow](ctx, k, IndexTable, cqlWaitingOf, "", int64(0), []int32{0})
 	}
 	for _, level := range Levels {
 		if err == nil {
-			_, err = all[row](ctx, k, level.Table(), cqlValues+" LIMIT 1", int32(0))
+			_, err = all[Value](ctx, k, level.Table(), cqlValues+" LIMIT 1", int32(0))
 		}
 	}
 	if errors.Is(err, storage.ErrRefused) {
@@ -117,45 +117,14 @@ func (k *Keyspace) Schedules(ctx context.Context, table string) iter.Seq2[int32,
 	}
 }
 
-type row struct {
-	TimeMs int64    `db:"time"`
-	Kind   int      `db:"type"`
-	Value  *float64 `db:"value"`
-}
-
-type rawRow struct {
-	TimeMs int64    `db:"time"`
-	Value  *float64 `db:"value"`
-}
-
 // Samples implements Reader.
 func (k *Keyspace) Samples(ctx context.Context, schedule int32) iter.Seq2[Sample, error] {
-	return func(yield func(Sample, error) bool) {
-		for r, err := range rows[rawRow](ctx, k, sampleRows, RawTable, cqlSamples, schedule) {
-			s := Sample{TimeMs: r.TimeMs, Null: r.Value == nil}
-			if r.Value != nil {
-				s.Value = *r.Value
-			}
-			if !yield(s, err) {
-				return
-			}
-		}
-	}
+	return rows[Sample](ctx, k, sampleRows, RawTable, cqlSamples, schedule)
 }
 
 // Values implements Reader.
 func (k *Keyspace) Values(ctx context.Context, level Level, schedule int32) iter.Seq2[Value, error] {
-	return func(yield func(Value, error) bool) {
-		for r, err := range rows[row](ctx, k, manyRows, level.Table(), cqlValues, schedule) {
-			v := Value{TimeMs: r.TimeMs, Kind: Kind(r.Kind), Null: r.Value == nil}
-			if r.Value != nil {
-				v.Value = *r.Value
-			}
-			if !yield(v, err) {
-				return
-			}
-		}
-	}
+	return rows[Value](ctx, k, manyRows, level.Table(), cqlValues, schedule)
 }
 
 // Waiting implements Reader.

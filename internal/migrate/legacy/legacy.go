@@ -52,21 +52,17 @@ const (
 	Avg
 )
 
-// Sample is a row of raw_metrics.
+// Sample is a row of raw_metrics. Value is nil if it has none.
 type Sample struct {
-	TimeMs int64
-	Value  float64
-	// Null means that there is no value.
-	Null bool
+	TimeMs int64    `db:"time"`
+	Value  *float64 `db:"value"`
 }
 
-// Value is a row of a roll-up table. Three of them make a roll-up.
+// Value is a row of a roll-up table, nil as in Sample. Three of them make a roll-up.
 type Value struct {
-	TimeMs int64
-	Kind   Kind
-	Value  float64
-	// Null means that there is no value.
-	Null bool
+	TimeMs int64    `db:"time"`
+	Kind   Kind     `db:"type"`
+	Value  *float64 `db:"value"`
 }
 
 // Waiting is a partition of metrics_index. It names schedules with finer data in the slice of the
