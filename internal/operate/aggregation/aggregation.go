@@ -84,6 +84,27 @@ func (s *state) without(ctx context.Context, what string, err error) error {
 	return nil
 }
 
+// gaps returns what err says cannot be read of the slices of buckets. It is then among the unread.
+func (s *state) gaps(ctx context.Context, err error) ([]storage.Gap, error) {
+	var unread *storage.GapsError
+	if !errors.As(err, &unread) {
+		return nil, err
+	}
+	for _, g := range unread.Gaps {
+		if err := s.without(ctx, fmt.Sprintf("the slices of %s %s", s.ladder.Name(g.Bucket), g), g.Err); err != nil {
+			return nil, err
+		}
+	}
+	return unread.Gaps, nil
+}
+
+// records returns the last runs and errors, newest first. known says whether the runs could be read.
+func (s *state) records(ctx context.Context, most int) (runs []storage.Run, faults []storage.ComponentError, known bool, err error) {
+	runs, rerr := s.store.RecentRuns(ctx, most)
+	faults, ferr := s.store.RecentErrors(ctx)
+	return runs, faults, rerr == nil, errors.Join(s.without(ctx, "the last runs", rerr), s.without(ctx, "the last errors", ferr))
+}
+
 // levels returns all buckets, raw first.
 func (r *Reader) levels() []wire.Level {
 	retention, out := r.store.Settings().Policy.Retention, []wire.Level{}
@@ -122,13 +143,9 @@ func (s *state) readWorkers(ctx context.Context) error {
 
 // readHistory fills in the last runs and errors, newest first.
 func (s *state) readHistory(ctx context.Context) error {
-	runs, err := s.store.RecentRuns(ctx, shownRuns)
-	faults, ferr := s.store.RecentErrors(ctx)
-	if err := errors.Join(s.without(ctx, "the last runs", err), s.without(ctx, "the last errors", ferr)); err != nil {
-		return err
-	}
+	runs, faults, _, err := s.records(ctx, shownRuns)
 	s.Runs, s.Errors = mapped(runs, s.run), mapped(faults, s.fault)
-	return nil
+	return err
 }
 
 // readRepack fills in how far raw chunks have been packed in the background.
@@ -146,24 +163,19 @@ func (s *state) readRepack(ctx context.Context) error {
 	return nil
 }
 
-func (r *Reader) run(of storage.Run) wire.Run {
+func (r *Reader) run(u storage.Run) wire.Run {
 	return wire.Run{
-		Bucket: r.ladder.Name(of.Bucket), Slice: of.StartMs, Worker: of.Worker,
-		Started: of.StartedMs, Seconds: of.Duration.Seconds(),
-		Blocks: of.Blocks, Schedules: of.Schedules,
-		BlockQueries: of.BlockQueries, IndexQueries: of.IndexQueries,
-		Late: of.Late, Rescheduled: of.Rescheduled, Dropped: of.Dropped,
-		Error: of.Err,
+		Bucket: r.ladder.Name(u.Bucket), Slice: u.StartMs, Worker: u.Worker, Started: u.StartedMs, Seconds: u.Duration.Seconds(),
+		Blocks: u.Blocks, Schedules: u.Schedules, BlockQueries: u.BlockQueries, IndexQueries: u.IndexQueries,
+		Late: u.Late, Rescheduled: u.Rescheduled, Dropped: u.Dropped, Error: u.Err,
 	}
 }
 
-func (r *Reader) fault(of storage.ComponentError) wire.Fault {
+func (r *Reader) fault(e storage.ComponentError) wire.Fault {
 	out := wire.Fault{
-		Component: of.Component, Worker: of.Worker, Time: of.TimeMs,
-		Bucket: r.ladder.Name(of.Bucket), Slice: of.StartMs, Message: of.Message,
+		Component: e.Component, Worker: e.Worker, Time: e.TimeMs, Bucket: r.ladder.Name(e.Bucket), Slice: e.StartMs, Message: e.Message,
 	}
-	if of.Start >= 0 {
-		start := int64(of.Start)
+	if start := int64(e.Start); start >= 0 {
 		out.Start = &start
 	}
 	return out
@@ -179,8 +191,7 @@ func (s *state) readBuckets(ctx context.Context, waiting bool) error {
 	}
 	nowMs := clock.NowMs(s.clk)
 	for _, b := range s.ladder.Ground() {
-		of := slices.DeleteFunc(slices.Clone(outstanding), func(k storage.SliceKey) bool { return k.Bucket != b })
-		bucket, err := s.bucket(ctx, b, of, nowMs, waiting)
+		bucket, err := s.bucket(ctx, b, outstanding[b], nowMs, waiting)
 		if err != nil {
 			return err
 		}
@@ -189,21 +200,17 @@ func (s *state) readBuckets(ctx context.Context, waiting bool) error {
 	return nil
 }
 
-// readOutstanding returns the slices that are outstanding, without those that cannot be read.
-func (s *state) readOutstanding(ctx context.Context) ([]storage.SliceKey, error) {
+// readOutstanding returns the slices that are outstanding, by bucket, without those that cannot be read.
+func (s *state) readOutstanding(ctx context.Context) (map[metric.Bucket][]storage.SliceKey, error) {
 	outstanding, err := s.recovery.Outstanding(ctx)
-	var gaps *storage.GapsError
-	if err != nil && !errors.As(err, &gaps) {
+	if _, err := s.gaps(ctx, err); err != nil {
 		return nil, err
 	}
-	if gaps != nil {
-		for _, g := range gaps.Gaps {
-			if err := s.without(ctx, fmt.Sprintf("the slices of %s %s", s.ladder.Name(g.Bucket), g), g.Err); err != nil {
-				return nil, err
-			}
-		}
+	out := make(map[metric.Bucket][]storage.SliceKey)
+	for _, k := range outstanding {
+		out[k.Bucket] = append(out[k.Bucket], k)
 	}
-	return outstanding, nil
+	return out, nil
 }
 
 // bucket returns the work that is left in the outstanding slices of bucket b, oldest first. The
@@ -218,8 +225,8 @@ func (s *state) bucket(ctx context.Context, b metric.Bucket, outstanding []stora
 		if lateMs < 0 && !waiting {
 			continue
 		}
-		n, err := s.countMarks(ctx, k, func(m *storage.Mark) { stood[s.ladder.SliceAt(b, m.TimeMs).StartMs]++ })
-		if err := s.without(ctx, fmt.Sprintf("marks of %s slice %s", out.Bucket, slice), err); err != nil {
+		n, err := s.countMarks(ctx, k, func(startMs int64) { stood[startMs]++ })
+		if err != nil {
 			return out, err
 		}
 		if lateMs >= 0 {
@@ -236,11 +243,12 @@ func (s *state) bucket(ctx context.Context, b metric.Bucket, outstanding []stora
 	return out, nil
 }
 
-// countMarks counts the marks in the index of a slice. With an error that storage.IsAway, it has
-// counted those in reach.
-func (r *Reader) countMarks(ctx context.Context, k storage.SliceKey, each func(*storage.Mark)) (n int, away error) {
-	for shard := range r.store.Settings().IndexPartitions {
-		for m, err := range r.store.Marks(ctx, storage.IndexPartition{SliceKey: k, Shard: shard}) {
+// countMarks counts the marks in the index of a slice that are in reach, and calls each with the start of the slice that a mark
+// is of.
+func (s *state) countMarks(ctx context.Context, k storage.SliceKey, each func(startMs int64)) (n int, err error) {
+	var away error
+	for shard := range s.store.Settings().IndexPartitions {
+		for m, err := range s.store.Marks(ctx, storage.IndexPartition{SliceKey: k, Shard: shard}) {
 			if storage.IsAway(err) && ctx.Err() == nil {
 				away = err
 				break
@@ -248,11 +256,11 @@ func (r *Reader) countMarks(ctx context.Context, k storage.SliceKey, each func(*
 			if err != nil {
 				return 0, err
 			}
-			each(&m)
+			each(s.ladder.SliceAt(k.Bucket, m.TimeMs).StartMs)
 			n++
 		}
 	}
-	return n, away
+	return n, s.without(ctx, fmt.Sprintf("marks of %s slice %s", s.ladder.Name(k.Bucket), s.ladder.SliceAt(k.Bucket, k.StartMs)), away)
 }
 
 // mapped returns f of each element, as a list that is never nil.

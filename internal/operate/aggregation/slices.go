@@ -3,8 +3,6 @@ package aggregation
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -42,7 +40,7 @@ func (r *Reader) Slices(ctx context.Context, fromMs, toMs int64) (wire.Slices, e
 		return s.out, err
 	}
 	for _, b := range r.ladder.Ground() {
-		bucket, err := s.readBucket(ctx, b, outstanding, fromMs, toMs)
+		bucket, err := s.readBucket(ctx, b, outstanding[b], fromMs, toMs)
 		if err != nil {
 			return s.out, err
 		}
@@ -65,9 +63,8 @@ type timeline struct {
 
 // readRecords reads the last runs and errors.
 func (s *timeline) readRecords(ctx context.Context) error {
-	runs, err := s.store.RecentRuns(ctx, maxRuns)
-	faults, ferr := s.store.RecentErrors(ctx)
-	if err := errors.Join(s.without(ctx, "the last runs", err), s.without(ctx, "the last errors", ferr)); err != nil {
+	runs, faults, known, err := s.records(ctx, maxRuns)
+	if err != nil {
 		return err
 	}
 	s.runs, s.faults = make(map[storage.SliceKey][]storage.Run), make(map[storage.SliceKey][]storage.ComponentError)
@@ -78,7 +75,7 @@ func (s *timeline) readRecords(ctx context.Context) error {
 		s.faults[f.SliceKey] = append(s.faults[f.SliceKey], f)
 	}
 	switch {
-	case err != nil: // none is known
+	case !known:
 		s.sinceMs = clock.NowMs(s.clk)
 	case len(runs) == maxRuns:
 		s.sinceMs = runs[maxRuns-1].StartedMs
@@ -103,22 +100,17 @@ func (s *timeline) readBucket(ctx context.Context, b metric.Bucket, outstanding 
 	out := wire.BucketSlices{Bucket: s.ladder.Name(b), Start: startMs, End: last.EndMs, Slices: []wire.SliceState{}}
 
 	// Work moves on to later slices and leaves its old place last, so marks come before the states of slices.
-	waits, err := s.readWaiting(ctx, b, outstanding)
+	waits, err := s.readWaiting(ctx, outstanding)
 	if err != nil {
 		return out, err
 	}
 	known, err := s.store.Slices(ctx, b, startMs, last.EndMs)
-	var gaps *storage.GapsError
-	if err != nil && !errors.As(err, &gaps) {
+	gaps, err := s.gaps(ctx, err)
+	if err != nil {
 		return out, err
 	}
-	if gaps != nil {
-		for _, g := range gaps.Gaps {
-			out.Unknown = append(out.Unknown, wire.Range{Start: max(g.FromMs, startMs), End: min(g.ToMs, last.EndMs)})
-			if err := s.without(ctx, fmt.Sprintf("the slices of %s %s", out.Bucket, g), g.Err); err != nil {
-				return out, err
-			}
-		}
+	for _, g := range gaps {
+		out.Unknown = append(out.Unknown, wire.Range{Start: max(g.FromMs, startMs), End: min(g.ToMs, last.EndMs)})
 	}
 	states := make(map[int64]storage.SliceState)
 	for _, st := range known {
@@ -141,25 +133,19 @@ func within(all []wire.Range, ms int64) bool {
 }
 
 // readWaiting counts the marks of a bucket by the slice that they are of, in whatever slice's index they are.
-func (s *timeline) readWaiting(ctx context.Context, b metric.Bucket, outstanding []storage.SliceKey) (map[int64]waiting, error) {
+func (s *timeline) readWaiting(ctx context.Context, outstanding []storage.SliceKey) (map[int64]waiting, error) {
 	out := make(map[int64]waiting)
 	for _, k := range outstanding {
-		if k.Bucket != b {
-			continue
-		}
-		in := s.ladder.SliceAt(b, k.StartMs)
 		runMs := s.recovery.RunAtMs(k)
-		_, err := s.countMarks(ctx, k, func(m *storage.Mark) {
-			of := s.ladder.SliceAt(b, m.TimeMs).StartMs
-			w := out[of]
+		if _, err := s.countMarks(ctx, k, func(startMs int64) {
+			w := out[startMs]
 			w.marks++
-			if of != in.StartMs {
+			if startMs != k.StartMs {
 				w.late++
 			}
 			w.runMs = max(w.runMs, runMs)
-			out[of] = w
-		})
-		if err := s.without(ctx, fmt.Sprintf("marks of %s slice %s", s.ladder.Name(b), in), err); err != nil {
+			out[startMs] = w
+		}); err != nil {
 			return nil, err
 		}
 	}
@@ -167,16 +153,16 @@ func (s *timeline) readWaiting(ctx context.Context, b metric.Bucket, outstanding
 }
 
 // slice returns what is known of one slice.
-func (s *timeline) slice(of storage.SliceState, waits waiting, nowMs int64) wire.SliceState {
-	in := s.ladder.SliceAt(of.Bucket, of.StartMs)
+func (s *timeline) slice(state storage.SliceState, waits waiting, nowMs int64) wire.SliceState {
+	in := s.ladder.SliceAt(state.Bucket, state.StartMs)
 	out := wire.SliceState{
-		Start: in.StartMs, End: in.EndMs, Begun: of.Begun, Expired: !storage.Whole(s.store, of.Bucket, in, nowMs),
+		Start: in.StartMs, End: in.EndMs, Begun: state.Begun, Expired: !storage.Whole(s.store, state.Bucket, in, nowMs),
 		Marks: waits.marks, Late: waits.late,
 	}
 	if waits.marks > 0 {
 		out.RunAt = &waits.runMs
 	}
-	runs := s.runs[of.SliceKey]
+	runs := s.runs[state.SliceKey]
 	out.Runs, out.RunsUnknown = len(runs), s.sinceMs > in.EndMs
 	for i, run := range slices.Backward(runs) {
 		out.Blocks += run.Blocks
@@ -194,12 +180,12 @@ func (s *timeline) slice(of storage.SliceState, waits waiting, nowMs int64) wire
 	if len(runs) > 0 {
 		out.NPlus1 = out.Schedules + 1
 	}
-	faults := s.faults[of.SliceKey]
+	faults := s.faults[state.SliceKey]
 	slices.SortStableFunc(faults, func(a, b storage.ComponentError) int { return cmp.Compare(a.TimeMs, b.TimeMs) })
 	for _, f := range faults {
 		say(&out, f.TimeMs, f.Component+": "+f.Message)
 	}
-	out.State = stateOf(of, &out, nowMs)
+	out.State = stateOf(state, &out, nowMs)
 	return out
 }
 
@@ -210,13 +196,13 @@ func say(to *wire.SliceState, ms int64, text string) {
 	}
 }
 
-func stateOf(of storage.SliceState, s *wire.SliceState, nowMs int64) string {
+func stateOf(state storage.SliceState, s *wire.SliceState, nowMs int64) string {
 	switch {
-	case of.Complete && s.Late > 0:
+	case state.Complete && s.Late > 0:
 		return wire.SliceLate
-	case of.Complete && s.Dropped > 0:
+	case state.Complete && s.Dropped > 0:
 		return wire.SlicePartial
-	case of.Complete:
+	case state.Complete:
 		return wire.SliceComplete
 	case s.Start > nowMs:
 		return wire.SliceAhead
