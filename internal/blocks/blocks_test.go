@@ -72,14 +72,3 @@ func TestShardOfIsFixed(t *testing.T) {
 	}
 	assert.Equal(t, []int{11, 12, 0, 1, 10, 12, 1, 12}, got)
 }
-
-func TestShardOfSpreads(t *testing.T) {
-	const n, perShard = 16, 1000
-	var counts [n]int
-	for i := range n * perShard {
-		counts[ShardOf(metric.ScheduleID(i*128), n)]++
-	}
-	for shard, count := range counts {
-		assert.InDelta(t, perShard, count, perShard*0.15, "shard %d", shard)
-	}
-}

@@ -116,33 +116,6 @@ func TestDecimals(t *testing.T) {
 	}
 }
 
-func TestDecodeSamplesIn(t *testing.T) {
-	samples := shapes()[7].samples
-	chunk := AppendSamples(nil, samples)
-	first, last := samples[0].Schedule, samples[len(samples)-1].Schedule
-	for _, ids := range []Range{
-		{first, last + 1},
-		{first, first},
-		{first, first + 1},
-		{last, last + 1},
-		{last + 1, last + 100},
-		{0, first},
-		{first + 10, first + 20},
-		{first - 10, last + 10},
-		{last, first},
-	} {
-		var want []metric.Sample
-		for _, s := range samples {
-			if ids.Contains(s.Schedule) {
-				want = append(want, s)
-			}
-		}
-		got, err := DecodeSamplesIn(nil, chunk, ids)
-		require.NoError(t, err)
-		requireSameSamples(t, want, got)
-	}
-}
-
 func exampleRollups() []metric.RollupRow {
 	r := rand.New(rand.NewPCG(5, 6))
 	var rows []metric.RollupRow
