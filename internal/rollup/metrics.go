@@ -40,41 +40,31 @@ type metrics struct {
 
 func newMetrics(reg prometheus.Registerer, ladder metric.Ladder) *metrics {
 	f := promauto.With(reg)
-	byBucket := func(name, help string) *prometheus.CounterVec {
-		return f.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{"bucket"})
+	counter := func(name, help string) prometheus.Counter {
+		return f.NewCounter(prometheus.CounterOpts{Name: "quern_aggregation_" + name, Help: help})
+	}
+	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return f.NewCounterVec(prometheus.CounterOpts{Name: "quern_aggregation_" + name, Help: help}, labels)
 	}
 	m := &metrics{
-		runs: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "quern_aggregation_runs_total",
-			Help: "Runs of slices, by bucket and outcome.",
-		}, []string{"bucket", "outcome"}),
+		runs: counters("runs_total", "Runs of slices, by bucket and outcome.", "bucket", "outcome"),
 		seconds: f.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "quern_aggregation_run_seconds",
 			Help:    "Duration of a run of a slice.",
 			Buckets: prometheus.ExponentialBuckets(0.01, 3, 11),
 		}, []string{"bucket"}),
-		blocks:      byBucket("quern_aggregation_blocks_total", "Blocks ground."),
-		rows:        byBucket("quern_aggregation_rows_total", "Roll-up rows written, by the bucket they were ground from."),
-		queries:     byBucket("quern_aggregation_queries_total", "Reads of blocks and index partitions."),
-		late:        byBucket("quern_aggregation_late_rows_total", "Roll-up rows recomputed for late data."),
-		rescheduled: byBucket("quern_aggregation_blocks_rescheduled_total", "Blocks that failed and were put off to a later slice."),
-		dropped:     byBucket("quern_aggregation_marks_dropped_total", "Marks dropped because their input has expired."),
-		damaged: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "quern_aggregation_damaged_chunks_total",
-			Help: "Damaged chunks found by reads of blocks, counted at each read, by table. A block of metrics_cache, a series with damaged sketches and a mark of metrics_cache_index each count as one.",
-		}, []string{"table"}),
-		packed: f.NewCounter(prometheus.CounterOpts{
-			Name: "quern_aggregation_packed_chunks_total",
-			Help: "Raw chunks that were replaced by chunks of columns.",
-		}),
-		repackedBlocks: f.NewCounter(prometheus.CounterOpts{
-			Name: "quern_aggregation_repacked_blocks_total",
-			Help: "Blocks of slices ground earlier whose raw chunks were packed in the background.",
-		}),
-		repackedBytes: f.NewCounter(prometheus.CounterOpts{
-			Name: "quern_aggregation_repacked_bytes_total",
-			Help: "Bytes of raw chunks that were packed in the background, as they were before.",
-		}),
+		blocks:      counters("blocks_total", "Blocks ground.", "bucket"),
+		rows:        counters("rows_total", "Roll-up rows written, by the bucket they were ground from.", "bucket"),
+		queries:     counters("queries_total", "Reads of blocks and index partitions.", "bucket"),
+		late:        counters("late_rows_total", "Roll-up rows recomputed for late data.", "bucket"),
+		rescheduled: counters("blocks_rescheduled_total", "Blocks that failed and were put off to a later slice.", "bucket"),
+		dropped:     counters("marks_dropped_total", "Marks dropped because their input has expired.", "bucket"),
+		damaged: counters("damaged_chunks_total", "Damaged chunks found by reads of blocks, counted at each read, by table. "+
+			"A block of metrics_cache, a series with damaged sketches and a mark of metrics_cache_index each count as one.", "table"),
+		packed: counter("packed_chunks_total", "Raw chunks that were replaced by chunks of columns."),
+		repackedBlocks: counter("repacked_blocks_total",
+			"Blocks of slices ground earlier whose raw chunks were packed in the background."),
+		repackedBytes: counter("repacked_bytes_total", "Bytes of raw chunks that were packed in the background, as they were before."),
 		repackLeft: f.NewGauge(prometheus.GaugeOpts{
 			Name: "quern_aggregation_repack_left_slices",
 			Help: "Slices of raw that this worker has not yet looked through for chunks to pack in the background.",
@@ -86,15 +76,14 @@ func newMetrics(reg prometheus.Registerer, ladder metric.Ladder) *metrics {
 		newestEndMs: make(map[string]int64),
 	}
 	// Created at the start, so that an alert sees the first event as an increase.
-	m.damaged.WithLabelValues(tableRaw)
-	m.damaged.WithLabelValues(tableCache)
-	m.damaged.WithLabelValues(tableRollups)
-	m.damaged.WithLabelValues(tableIndex)
+	for _, table := range []string{tableRaw, tableCache, tableRollups, tableIndex} {
+		m.damaged.WithLabelValues(table)
+	}
 	for _, b := range ladder.Ground() {
 		name := ladder.Name(b)
-		m.runs.WithLabelValues(name, "completed")
-		m.runs.WithLabelValues(name, "shared")
-		m.runs.WithLabelValues(name, "aborted")
+		for _, outcome := range []string{"completed", "shared", "aborted"} {
+			m.runs.WithLabelValues(name, outcome)
+		}
 		for _, c := range []*prometheus.CounterVec{m.blocks, m.rows, m.queries, m.late, m.rescheduled, m.dropped} {
 			c.WithLabelValues(name)
 		}

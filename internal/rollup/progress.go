@@ -21,16 +21,13 @@ const (
 // not complete, and which of them the next pass skips. It saves looks, and nothing else: a Runner
 // that forgets it all grinds the same rows.
 //
-// Run takes the progress of its slice and returns it to ended. RunDue begins a pass and ends it.
+// Run takes the progress of its slice and returns it to ended. RunDue takes what was set aside from
+// beginPass and returns it to endPass.
 type progress struct {
 	partitions int // of a slice's index
 	slices     map[storage.SliceKey]*sliceProgress
-	// mine are the shards of this worker, of the last run.
-	mine []int
 	// aside are the slices that the next pass skips.
-	aside []aside
-	// moved says that something changed in this pass that may concern the slices set aside earlier.
-	moved bool
+	aside asides
 }
 
 // sliceProgress is the progress of a slice that this worker could not complete.
@@ -61,21 +58,16 @@ func (p *progress) slice(k storage.SliceKey) *sliceProgress {
 	return p.slices[k]
 }
 
-// ended notes how a run of a slice ended: with err, over the shards in mine, of which it has ended
-// some if moved.
-//
-// It drops the progress of the slice, unless the run waits for other workers or for a part of the
-// store that is away, and has not waited for long. A closed slice gets no new marks, but a shard that
-// has ended may still hold some:
+// ended drops the progress of a slice whose run ended with err, unless the run waits for other workers
+// or for a part of the store that is away, and has not waited for long. A closed slice gets no new
+// marks, but a shard that has ended may still hold some:
 //
 //   - a mark that was written on time, by a clock that has gone back since;
 //   - a mark with a timestamp above the lease's fence, by a writer that stalled, and died before
 //     it deleted the mark.
 //
 // Two workers that each relied on such a shard would wait for each other.
-func (p *progress) ended(k storage.SliceKey, mine []int, moved bool, err error) {
-	p.moved = p.moved || moved || err == nil || !slices.Equal(mine, p.mine)
-	p.mine = mine
+func (p *progress) ended(k storage.SliceKey, err error) {
 	s, left := p.slice(k), errors.Is(err, errLeft)
 	if (errors.Is(err, ErrShared) || left && !errors.Is(err, errState)) && s.waits < mostWaits {
 		s.waits++
@@ -96,72 +88,45 @@ type aside struct {
 	at time.Duration
 }
 
-// pass is one call of RunDue.
-type pass struct {
-	began time.Duration
-	// aside are the slices that are set aside, in that order.
-	aside []aside
-	// again says that the next look may be at the first of aside: the last one was at another slice.
-	again bool
-}
+type asides []aside
 
-// beginPass begins a pass at now, by the clock's Elapsed. It skips what was set aside not long ago.
-func (p *progress) beginPass(now time.Duration) *pass {
-	set := slices.DeleteFunc(p.aside, func(a aside) bool { return a.at <= now-asideFor })
-	p.aside, p.moved = nil, false
-	return &pass{began: now, aside: set}
-}
-
-// skipped returns the slices that the next look skips.
-func (p *pass) skipped(now time.Duration) []storage.SliceKey {
-	set := p.aside
-	if p.again && len(set) > 0 && set[0].at <= now-asideFor {
-		set = set[1:]
+func (s asides) keys() []storage.SliceKey {
+	out := make([]storage.SliceKey, len(s))
+	for i, a := range s {
+		out[i] = a.SliceKey
 	}
-	keys := make([]storage.SliceKey, len(set))
-	for i, a := range set {
-		keys[i] = a.SliceKey
-	}
-	return keys
+	return out
 }
 
-// look takes a slice back from those that are set aside, to run it.
-func (p *pass) look(k storage.SliceKey) {
-	before := len(p.aside)
-	p.aside = slices.DeleteFunc(p.aside, func(a aside) bool { return a.SliceKey == k })
-	p.again = len(p.aside) == before
-}
-
-// errors joins the reasons of what is set aside, and err.
-func (p *pass) errors(err error) error {
+// errors joins the reasons, and err.
+func (s asides) errors(err error) error {
 	var errs []error
-	for _, a := range p.aside {
+	for _, a := range s {
 		errs = append(errs, a.err)
 	}
-	return errors.Join(errors.Join(errs...), err)
+	return errors.Join(append(errs, err)...)
 }
 
-// endPass forgets what was not outstanding any more, and chooses which slices the next pass skips: if
-// some wait for other workers, all but the oldest of these; else none. What an earlier pass set aside
-// is looked at again if something has changed.
-func (p *progress) endPass(now *pass, outstanding func(storage.SliceKey) bool, order func(a, b storage.SliceKey) int) {
-	now.aside = slices.DeleteFunc(now.aside, func(a aside) bool { return !outstanding(a.SliceKey) })
+// beginPass returns what a pass that begins at now skips: what was set aside not long ago.
+func (p *progress) beginPass(now time.Duration) asides {
+	set := slices.DeleteFunc(p.aside, func(a aside) bool { return a.at <= now-asideFor })
+	p.aside = nil
+	return set
+}
+
+// endPass keeps the progress of what a pass has set aside, and chooses which of these slices the next
+// pass skips: if some wait for other workers, all but the oldest of these; else none.
+func (p *progress) endPass(set asides, order func(a, b storage.SliceKey) int) {
 	var shared []storage.SliceKey
-	keep := make(map[storage.SliceKey]bool)
-	for _, a := range now.aside {
-		keep[a.SliceKey] = true
+	for _, a := range set {
 		if errors.Is(a.err, ErrShared) {
 			shared = append(shared, a.SliceKey)
 		}
 	}
-	maps.DeleteFunc(p.slices, func(k storage.SliceKey, _ *sliceProgress) bool { return !keep[k] })
-	if len(shared) == 0 {
-		return
-	}
-	oldest := slices.MinFunc(shared, order)
-	for _, a := range now.aside {
-		if a.SliceKey != oldest && (a.at >= now.began || !p.moved) {
-			p.aside = append(p.aside, a)
-		}
+	keys := set.keys()
+	maps.DeleteFunc(p.slices, func(k storage.SliceKey, _ *sliceProgress) bool { return !slices.Contains(keys, k) })
+	if len(shared) > 0 {
+		oldest := slices.MinFunc(shared, order)
+		p.aside = slices.DeleteFunc(set, func(a aside) bool { return a.SliceKey == oldest })
 	}
 }

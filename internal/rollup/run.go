@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -43,10 +42,8 @@ type run struct {
 	key   storage.SliceKey
 	slice metric.Slice
 	began clock.Reading
-	// reached is what earlier runs have reached, and this one reaches. moved says that a shard ended.
+	// reached is what earlier runs have reached, and this one reaches.
 	reached *sliceProgress
-	moved   bool
-	mine    []int // the shards of this worker
 	// free holds the workplaces that no block occupies.
 	free chan *grind
 
@@ -78,9 +75,9 @@ func (r *Runner) Run(ctx context.Context, k storage.SliceKey) (storage.Run, erro
 		return rec, fmt.Errorf("run of %s slice %s not started: %w", name, u.slice, err)
 	}
 	started := r.clk.Elapsed()
-	u.reached, u.mine = r.progress.slice(k), r.progress.mine
+	u.reached = r.progress.slice(k)
 	err := u.grind(ctx)
-	r.progress.ended(k, u.mine, u.moved, err)
+	r.progress.ended(k, err)
 	rec.Duration = r.clk.Elapsed() - started
 	rec.Blocks, rec.Schedules = int(u.blocks.Load()), int(u.schedules.Load())
 	rec.BlockQueries, rec.IndexQueries = int(u.blockQueries.Load()), int(u.indexQueries.Load())
@@ -121,8 +118,7 @@ func (u *run) grind(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	u.mine = mine
-	if err := u.ownShards(ctx); err != nil {
+	if err := u.ownShards(ctx, mine); err != nil {
 		return err
 	}
 	if err := u.othersEnded(ctx); err != nil {
@@ -143,13 +139,12 @@ func (u *run) grind(ctx context.Context) error {
 // ownShards grinds this worker's shards that have not ended, some of them side by side. It goes on
 // with the others if another worker holds a shard, or if a shard is damaged or away: the others lie
 // in other partitions. The error then says what is left for a later run.
-func (u *run) ownShards(ctx context.Context) error {
-	before := slices.Clone(u.reached.ended)
-	left := make([]error, len(before))
+func (u *run) ownShards(ctx context.Context, mine []int) error {
+	left := make([]error, len(u.reached.ended))
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(min(shardsAtOnce, u.opts.Parallel))
-	for _, shard := range u.mine {
-		if before[shard] {
+	for _, shard := range mine {
+		if u.reached.ended[shard] {
 			continue
 		}
 		g.Go(func() error {
@@ -172,7 +167,6 @@ func (u *run) ownShards(ctx context.Context) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	u.moved = !slices.Equal(u.reached.ended, before)
 	return cmp.Or(left...)
 }
 

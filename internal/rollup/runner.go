@@ -15,6 +15,7 @@ import (
 	"errors"
 	"log/slog"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -111,35 +112,34 @@ func NewRunner(p Parts, opts Options) *Runner {
 // left stays outstanding.
 //
 // A slice does not stop the pass if it waits for other workers, or if its state or a part of its
-// index is damaged or away. RunDue sets such a slice aside for half a minute, together with the
-// slices around it, and runs later slices. The error says why. When the half minute is over, the
-// slice is looked at again, in turn with slices that this pass has not seen: neither keeps the other
-// waiting. The pass ends when it has seen all.
+// index is damaged or away. RunDue sets such a slice aside, together with the slices around it, runs
+// later slices, and returns why. The next pass looks at it again.
 //
 // While slices wait for other workers, passes follow each other closely. Each pass looks only at
-// the oldest waiting slice, unless something has changed: the worker that ends a slice last
+// the oldest waiting slice, and at the others every half minute: the worker that ends a slice last
 // completes it.
 func (r *Runner) RunDue(ctx context.Context) (int, error) {
-	p := r.progress.beginPass(r.clk.Elapsed())
+	set := r.progress.beginPass(r.clk.Elapsed())
 	for n := 0; ; {
-		k, due, err := r.recovery.NextDue(ctx, p.skipped(r.clk.Elapsed()))
+		k, due, err := r.recovery.NextDue(ctx, set.keys())
 		if unread := (*storage.GapsError)(nil); err != nil && !errors.As(err, &unread) {
-			return n, p.errors(err)
+			return n, set.errors(err)
 		}
 		if !due {
-			r.progress.endPass(p, r.recovery.Seen, r.recovery.Order)
-			return n, p.errors(err)
+			set = slices.DeleteFunc(set, func(a aside) bool { return !r.recovery.Seen(a.SliceKey) })
+			reasons := set.errors(err)
+			r.progress.endPass(set, r.recovery.Order)
+			return n, reasons
 		}
-		p.look(k)
 		switch _, err := r.Run(ctx, k); {
 		case err == nil:
 			n++
 		case errors.Is(err, shards.ErrUnfit):
-			return n, p.errors(err)
+			return n, set.errors(err)
 		case errors.Is(err, ErrShared), errors.Is(err, storage.ErrCorrupt), errors.Is(err, errLeft):
-			p.aside = append(p.aside, aside{k, err, r.clk.Elapsed()})
+			set = append(set, aside{k, err, r.clk.Elapsed()})
 		default:
-			return n, p.errors(err)
+			return n, set.errors(err)
 		}
 	}
 }
