@@ -41,30 +41,30 @@ type metrics struct {
 func newMetrics(reg prometheus.Registerer, ladder metric.Ladder) *metrics {
 	f := promauto.With(reg)
 	counter := func(name, help string) prometheus.Counter {
-		return f.NewCounter(prometheus.CounterOpts{Name: "quern_aggregation_" + name, Help: help})
+		return f.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
 	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return f.NewCounterVec(prometheus.CounterOpts{Name: "quern_aggregation_" + name, Help: help}, labels)
+		return f.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
 	m := &metrics{
-		runs: counters("runs_total", "Runs of slices, by bucket and outcome.", "bucket", "outcome"),
+		runs: counters("quern_aggregation_runs_total", "Runs of slices, by bucket and outcome.", "bucket", "outcome"),
 		seconds: f.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "quern_aggregation_run_seconds",
 			Help:    "Duration of a run of a slice.",
 			Buckets: prometheus.ExponentialBuckets(0.01, 3, 11),
 		}, []string{"bucket"}),
-		blocks:      counters("blocks_total", "Blocks ground.", "bucket"),
-		rows:        counters("rows_total", "Roll-up rows written, by the bucket they were ground from.", "bucket"),
-		queries:     counters("queries_total", "Reads of blocks and index partitions.", "bucket"),
-		late:        counters("late_rows_total", "Roll-up rows recomputed for late data.", "bucket"),
-		rescheduled: counters("blocks_rescheduled_total", "Blocks that failed and were put off to a later slice.", "bucket"),
-		dropped:     counters("marks_dropped_total", "Marks dropped because their input has expired.", "bucket"),
-		damaged: counters("damaged_chunks_total", "Damaged chunks found by reads of blocks, counted at each read, by table. "+
+		blocks:      counters("quern_aggregation_blocks_total", "Blocks ground.", "bucket"),
+		rows:        counters("quern_aggregation_rows_total", "Roll-up rows written, by the bucket they were ground from.", "bucket"),
+		queries:     counters("quern_aggregation_queries_total", "Reads of blocks and index partitions.", "bucket"),
+		late:        counters("quern_aggregation_late_rows_total", "Roll-up rows recomputed for late data.", "bucket"),
+		rescheduled: counters("quern_aggregation_blocks_rescheduled_total", "Blocks that failed and were put off to a later slice.", "bucket"),
+		dropped:     counters("quern_aggregation_marks_dropped_total", "Marks dropped because their input has expired.", "bucket"),
+		damaged: counters("quern_aggregation_damaged_chunks_total", "Damaged chunks found by reads of blocks, counted at each read, by table. "+
 			"A block of metrics_cache, a series with damaged sketches and a mark of metrics_cache_index each count as one.", "table"),
-		packed: counter("packed_chunks_total", "Raw chunks that were replaced by chunks of columns."),
-		repackedBlocks: counter("repacked_blocks_total",
+		packed: counter("quern_aggregation_packed_chunks_total", "Raw chunks that were replaced by chunks of columns."),
+		repackedBlocks: counter("quern_aggregation_repacked_blocks_total",
 			"Blocks of slices ground earlier whose raw chunks were packed in the background."),
-		repackedBytes: counter("repacked_bytes_total", "Bytes of raw chunks that were packed in the background, as they were before."),
+		repackedBytes: counter("quern_aggregation_repacked_bytes_total", "Bytes of raw chunks that were packed in the background, as they were before."),
 		repackLeft: f.NewGauge(prometheus.GaugeOpts{
 			Name: "quern_aggregation_repack_left_slices",
 			Help: "Slices of raw that this worker has not yet looked through for chunks to pack in the background.",

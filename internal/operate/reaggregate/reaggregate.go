@@ -7,9 +7,7 @@
 //  3. A series without samples in a slice keeps the row that it has, unless it is asked for to be
 //     taken back: raw may have lost samples, or never have had those that a migrated row is of.
 //  4. Bounded: one batch of marks is in memory at a time, and the ids of the series. Who asks again
-//     for what has not been ground since adds no marks, and whatever choices of a block's series
-//     are asked for, it has a few marks for each slice: then one that stands for the whole block.
-//     Marks by which rows are taken back name what they are for, always.
+//     for what has not been ground since adds no marks.
 package reaggregate
 
 import (
@@ -18,7 +16,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"sync"
 
 	"github.com/cespare/xxhash/v2"
 
@@ -37,47 +34,6 @@ const (
 	// maxBlocks bounds one request: a run can read and delete that many marks in a few minutes.
 	maxBlocks = 4_000_000
 )
-
-const (
-	// maxChoices are the choices of series of a block and slice that have a mark each, and maxPlaces
-	// the blocks and slices of which they are known, 48 bytes each. Beyond either the whole block is
-	// marked.
-	maxChoices = 4
-	maxPlaces  = 1 << 18
-)
-
-// place is a block in a raw slice.
-type place struct {
-	start   metric.ScheduleID
-	sliceMs int64
-}
-
-// choices are those that have been marked in the raw slice that is current.
-type choices struct {
-	mu  sync.Mutex
-	in  int64
-	ids map[place][]blocks.ID
-}
-
-// narrow says whether a mark may name its schedules, rather than stand for the whole block. in is
-// the slice that is current.
-func (c *choices) narrow(in int64, m *storage.Mark) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.in != in {
-		c.in, c.ids = in, make(map[place][]blocks.ID)
-	}
-	at := place{m.Start, m.TimeMs}
-	known, ok := c.ids[at]
-	switch {
-	case slices.Contains(known, m.ID):
-		return true
-	case len(known) == maxChoices, !ok && len(c.ids) == maxPlaces:
-		return false
-	}
-	c.ids[at] = append(known, m.ID)
-	return true
-}
 
 // Progress is how far a request is. A block of PBS schedules counts once for each slice.
 type Progress struct {
@@ -130,7 +86,6 @@ type Reaggregator struct {
 	cache  *cache.Cache
 	clk    clock.Clock
 	log    *slog.Logger
-	chosen choices
 }
 
 // Parts are what a Reaggregator works with. All are required.
@@ -162,28 +117,18 @@ func (r *Reaggregator) Run(
 	if takeBack {
 		kind = storage.MarkTakeBack
 	}
-	j, err := r.run(ctx, sels, startMs, endMs, kind, tell)
-	if err != nil {
-		return Summary{}, err
-	}
-	return j.Summary, nil
-}
-
-func (r *Reaggregator) run(
-	ctx context.Context, sels []query.Selector, startMs, endMs int64, kind storage.MarkKind, tell func(Progress) error,
-) (*job, error) {
 	now := clock.NowMs(r.clk)
 	// The range ends with the current slice: all later slices are not closed either.
 	endMs = min(endMs, r.ladder.SliceAt(metric.Raw, now).EndMs)
 	if startMs >= endMs {
-		return nil, &query.RequestError{Message: "start must be before end, and not in the future"}
+		return Summary{}, &query.RequestError{Message: "start must be before end, and not in the future"}
 	}
 	if err := r.index.Unread(); err != nil {
-		return nil, err // the selectors may match some of these series
+		return Summary{}, err // the selectors may match some of these series
 	}
 	ids, err := r.index.Select(ctx, sels...)
 	if err != nil {
-		return nil, err
+		return Summary{}, err
 	}
 	j := &job{
 		Reaggregator: r, epochs: r.store.Settings().Epochs, ids: ids, kind: kind, tell: tell,
@@ -192,7 +137,7 @@ func (r *Reaggregator) run(
 	j.Series = len(j.ids)
 	j.Rows = []Rows{}
 	if j.Series == 0 {
-		return j, nil
+		return j.Summary, nil
 	}
 	first := r.ladder.SliceAt(metric.Raw, startMs).StartMs
 	end := r.ladder.SliceAt(metric.Raw, endMs-1).EndMs
@@ -200,7 +145,7 @@ func (r *Reaggregator) run(
 	kept := min(max(first, r.KeptFrom(now)), end)
 	j.Total = j.count(first, end)
 	if n := j.Total - j.count(first, kept); n > maxBlocks {
-		return nil, &query.RequestError{Message: fmt.Sprintf(
+		return Summary{}, &query.RequestError{Message: fmt.Sprintf(
 			"the request covers %d blocks of series and hours, more than the limit of %d: ask for less time or fewer series at once",
 			n, maxBlocks)}
 	}
@@ -210,16 +155,16 @@ func (r *Reaggregator) run(
 	j.skip(&j.Slices.Expired, first, kept)
 	for start := kept; start < end; start += j.width {
 		if err := j.slice(ctx, r.ladder.SliceAt(metric.Raw, start)); err != nil {
-			return nil, err
+			return Summary{}, err
 		}
 	}
 	if err := j.put(ctx); err != nil {
-		return nil, err
+		return Summary{}, err
 	}
 	if j.Blocks > 0 {
 		j.Rows = r.rows(r.ladder.SliceAt(metric.Raw, kept))
 	}
-	return j, nil
+	return j.Summary, nil
 }
 
 // KeptFrom is the start of the first raw slice whose rows can still be computed again by marks that
@@ -265,15 +210,11 @@ func (j *job) slice(ctx context.Context, s metric.Slice) error {
 		return nil
 	}
 	j.Slices.Marked++
-	in := j.ladder.SliceAt(metric.Raw, now).StartMs
 	for ids := j.ids; len(ids) > 0; {
 		block := j.epochs.BlockAt(ids[0], s.StartMs)
 		n, _ := slices.BinarySearch(ids, block.End)
 		m := storage.Mark{
 			Start: block.Start, TimeMs: s.StartMs, ID: markID(s.StartMs, j.kind, ids[:n]), Kind: j.kind, Schedules: ids[:n:n],
-		}
-		if m.Kind == storage.MarkLate && !j.chosen.narrow(in, &m) {
-			m.ID, m.Schedules = markID(s.StartMs, j.kind, nil), nil
 		}
 		j.marks = append(j.marks, m)
 		j.schedules += len(m.Schedules)

@@ -190,55 +190,6 @@ func TestAskedAgain(t *testing.T) {
 	require.EqualValues(t, 2, w.rows(1)[0].Count)
 }
 
-// TestMarksOfABlockAreBounded: however many choices of a block's series are asked for, a few have
-// marks of their own, and for the others one stands for the whole block; all that was asked for is
-// ground.
-func TestMarksOfABlockAreBounded(t *testing.T) {
-	w := newWorld(t, 4, nil)
-	for id := range metric.ScheduleID(4) {
-		w.index.Add([]storage.Schedule{{ID: 4 + id, Labels: metric.Labels{
-			{Name: metric.NameLabel, Value: "mem"}, {Name: "n", Value: string(rune('a' + id))},
-		}}})
-		w.smuggle(4+id, midnight.Add(8*hour), 1)
-	}
-	choices := 0
-	for range 2 { // and asked again
-		for choice := 1; choice < 1<<4; choice++ {
-			names := ""
-			for i := range 4 {
-				if choice&(1<<i) != 0 {
-					names += string(rune('a' + i))
-				}
-			}
-			_, err := w.ask(t.Context(), `mem{n=~"[`+names+`]"}`, midnight.Add(8*hour), midnight.Add(9*hour))
-			require.NoError(t, err)
-			choices++
-		}
-	}
-	require.Equal(t, 30, choices)
-	marks := w.marks(midnight.Add(12 * hour))[midnight.Add(8*hour).UnixMilli()]
-	require.Len(t, marks, 5)
-	whole := 0
-	for _, m := range marks {
-		require.EqualValues(t, 4, m.Start)
-		if len(m.Schedules) == 0 {
-			whole++
-		}
-	}
-	require.Equal(t, 1, whole)
-	w.clk.Set(midnight.Add(13*hour + 2*time.Minute))
-	_, err := w.runner.RunDue(t.Context())
-	require.NoError(t, err)
-	require.Len(t, w.rows(1), 4)
-
-	// In the next hour it begins anew.
-	_, err = w.ask(t.Context(), `mem{n="d"}`, midnight.Add(8*hour), midnight.Add(9*hour))
-	require.NoError(t, err)
-	again := w.marks(midnight.Add(13 * hour))[midnight.Add(8*hour).UnixMilli()]
-	require.Len(t, again, 1)
-	require.Equal(t, []metric.ScheduleID{7}, again[0].Schedules)
-}
-
 func TestNotClosed(t *testing.T) {
 	w := newWorld(t, 1, nil)
 	sum, err := w.ask(t.Context(), "cpu", midnight.Add(10*hour), midnight.Add(1000*hour))
