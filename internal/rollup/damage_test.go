@@ -85,82 +85,64 @@ func TestWhatTheStoreCannotRead(t *testing.T) {
 	require.Empty(t, rows(t, store))
 }
 
-// TestDamagedSketch: a damaged sketch removes its samples from the percentiles of the row above,
-// and does not affect other series of the block.
-func TestDamagedSketch(t *testing.T) {
-	reg := prometheus.NewRegistry()
-	r, store, clk, k := setUp(t, 8, rollup.Options{Metrics: reg})
-	_, err := r.Run(t.Context(), k)
-	require.NoError(t, err)
-	got := rows(t, store)
-	require.Len(t, got, 8)
-
-	six := metric.DefaultLadder().SliceAt(1, k.StartMs)
-	above := storage.SliceKey{Bucket: 1, StartMs: six.StartMs}
-	lease, err := store.AcquireShard(t.Context(), 0, "by hand", time.Minute)
-	require.NoError(t, err)
-	got[2].Sketch = []byte("damaged")
-	require.NoError(t, store.WriteRollups(t.Context(), lease.Fence, 1, got[2:3]))
-	// This makes the run read the table.
-	require.NoError(t, store.DeleteCacheBlock(t.Context(), lease.Fence, storage.CacheKey{SliceKey: above}))
-	require.NoError(t, store.ReleaseShard(t.Context(), 0, "by hand"))
-
-	clk.Set(time.UnixMilli(six.EndMs).Add(10 * time.Minute))
-	rec, err := r.Run(t.Context(), above)
-	require.NoError(t, err)
-	require.Zero(t, rec.Rescheduled)
-	n := 0
-	for row, err := range store.Rollups(t.Context(), 2, blocks.Range{End: 8}, six.StartMs, six.EndMs) {
+// TestDamagedRows: a row that cannot be read, or whose sketch cannot, makes the row above partial, which
+// lacks its samples or their percentiles. Other series of the block are not affected.
+func TestDamagedRows(t *testing.T) {
+	damage := func(t *testing.T, change func(row metric.RollupRow) []metric.RollupRow) (above map[metric.ScheduleID]metric.RollupRow, message string, counts map[string]int) {
+		reg := prometheus.NewRegistry()
+		r, store, clk, k := setUp(t, 8, rollup.Options{Metrics: reg})
+		_, err := r.Run(t.Context(), k)
 		require.NoError(t, err)
-		require.EqualValues(t, n, row.Schedule)
-		require.EqualValues(t, 1, row.Count)
-		require.EqualValues(t, n, row.Sum)
-		require.Equal(t, n == 2, row.Partial)
-		n++
-	}
-	require.Equal(t, 8, n)
-	require.Equal(t, 1, counted(t, reg, "quern_aggregation_damaged_chunks_total")["rollups"])
-	errs, err := store.RecentErrors(t.Context())
-	require.NoError(t, err)
-	require.Len(t, errs, 1)
-	require.Contains(t, errs[0].Message, "1 rows or sketches of rows were skipped in slice 2025-11-21T06:00:00Z, so its rows are partial: schedule 2 at")
-}
-
-// TestDamagedRow: a row that cannot be read makes the row above partial, and does not affect other
-// series of the block.
-func TestDamagedRow(t *testing.T) {
-	reg := prometheus.NewRegistry()
-	r, store, clk, k := setUp(t, 8, rollup.Options{Metrics: reg})
-	_, err := r.Run(t.Context(), k)
-	require.NoError(t, err)
-	six := metric.DefaultLadder().SliceAt(1, k.StartMs)
-	above := storage.SliceKey{Bucket: 1, StartMs: six.StartMs}
-	lease, err := store.AcquireShard(t.Context(), 0, "by hand", time.Minute)
-	require.NoError(t, err)
-	require.NoError(t, store.WriteRollups(t.Context(), lease.Fence, 1, []metric.RollupRow{
-		{Schedule: 2, TimeMs: k.StartMs, Damaged: true},
-		{Schedule: 3, TimeMs: k.StartMs + 3_600_000, Damaged: true},
-	}))
-	require.NoError(t, store.DeleteCacheBlock(t.Context(), lease.Fence, storage.CacheKey{SliceKey: above}))
-	require.NoError(t, store.ReleaseShard(t.Context(), 0, "by hand"))
-
-	clk.Set(time.UnixMilli(six.EndMs).Add(10 * time.Minute))
-	rec, err := r.Run(t.Context(), above)
-	require.NoError(t, err)
-	require.Zero(t, rec.Rescheduled)
-	n := 0
-	for row, err := range store.Rollups(t.Context(), 2, blocks.Range{End: 8}, six.StartMs, six.EndMs) {
+		six := metric.DefaultLadder().SliceAt(1, k.StartMs)
+		around := storage.SliceKey{Bucket: 1, StartMs: six.StartMs}
+		lease, err := store.AcquireShard(t.Context(), 0, "by hand", time.Minute)
 		require.NoError(t, err)
-		require.Equal(t, n != 2, row.Count == 1, "%+v", row)
-		require.Equal(t, n == 2 || n == 3, row.Partial, "%+v", row)
-		n++
+		require.NoError(t, store.WriteRollups(t.Context(), lease.Fence, 1, change(rows(t, store)[2])))
+		// This makes the run read the table.
+		require.NoError(t, store.DeleteCacheBlock(t.Context(), lease.Fence, storage.CacheKey{SliceKey: around}))
+		require.NoError(t, store.ReleaseShard(t.Context(), 0, "by hand"))
+		clk.Set(time.UnixMilli(six.EndMs).Add(10 * time.Minute))
+		rec, err := r.Run(t.Context(), around)
+		require.NoError(t, err)
+		require.Zero(t, rec.Rescheduled)
+		above = map[metric.ScheduleID]metric.RollupRow{}
+		for row, err := range store.Rollups(t.Context(), 2, blocks.Range{End: 8}, six.StartMs, six.EndMs) {
+			require.NoError(t, err)
+			above[row.Schedule] = row
+		}
+		require.Len(t, above, 8)
+		errs, err := store.RecentErrors(t.Context())
+		require.NoError(t, err)
+		require.Len(t, errs, 1)
+		return above, errs[0].Message, counted(t, reg, "quern_aggregation_damaged_chunks_total")
 	}
-	require.Equal(t, 8, n)
-	errs, err := store.RecentErrors(t.Context())
-	require.NoError(t, err)
-	require.Len(t, errs, 1)
-	require.Contains(t, errs[0].Message, "2 rows or sketches of rows were skipped in slice 2025-11-21T06:00:00Z")
-	require.Contains(t, errs[0].Message, fmt.Sprintf("the 1h row of schedule 2 at %d", k.StartMs))
+	t.Run("sketch", func(t *testing.T) {
+		above, message, counts := damage(t, func(row metric.RollupRow) []metric.RollupRow {
+			row.Sketch = []byte("damaged")
+			return []metric.RollupRow{row}
+		})
+		for id, row := range above {
+			require.EqualValues(t, 1, row.Count)
+			require.EqualValues(t, id, row.Sum)
+			require.Equal(t, id == 2, row.Partial)
+		}
+		require.Equal(t, 1, counts["rollups"])
+		require.Contains(t, message, "1 rows or sketches of rows were skipped in slice 2025-11-21T06:00:00Z, so its rows are partial: schedule 2 at")
+	})
+	t.Run("row", func(t *testing.T) {
+		above, message, _ := damage(t, func(row metric.RollupRow) []metric.RollupRow {
+			return []metric.RollupRow{
+				{Schedule: 2, TimeMs: row.TimeMs, Damaged: true},
+				{Schedule: 3, TimeMs: row.TimeMs + 3_600_000, Damaged: true},
+			}
+		})
+		for id, row := range above {
+			require.Equal(t, id != 2, row.Count == 1, "%+v", row)
+			require.Equal(t, id == 2 || id == 3, row.Partial, "%+v", row)
+		}
+		require.Contains(t, message, "2 rows or sketches of rows were skipped in slice 2025-11-21T06:00:00Z")
+		require.Contains(t, message, fmt.Sprintf("the 1h row of schedule 2 at %d", hour.UnixMilli()))
+	})
 }
 
 // TestDamagedRowKeepsTheRowAbove: late data of other hours has a row computed again, and by now a
