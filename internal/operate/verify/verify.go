@@ -163,30 +163,34 @@ type suspect struct {
 const attempts = 5
 
 func (v *verifier) window(ctx context.Context, w metric.Slice) error {
-	before := v.status
-	read, after, err := v.read(ctx, []string{v.Match}, w)
+	suspects, err := v.look(ctx, w, []string{v.Match}, nil)
+	for i := 1; err == nil && len(suspects) > 0 && i < attempts; i++ {
+		suspects, err = v.again(ctx, w, suspects)
+	}
+	for _, r := range suspects {
+		v.sum.Levels[r.Level-1].Pending++ // it changed at each look
+	}
+	return err
+}
+
+// look compares the rows of a window, at the first look all, and then those that differed at the look
+// before. It returns those that need another look.
+func (v *verifier) look(ctx context.Context, w metric.Slice, selectors []string, differed map[suspect]Result) (map[suspect]Result, error) {
+	before, first := v.status, differed == nil
+	read, after, err := v.read(ctx, selectors, w)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	for _, warning := range v.damage {
-		v.sum.Damaged += countIn(warning)
-		v.tell(wire.Difference{Kind: wire.Damaged, Message: warning})
+	if first {
+		v.note(read)
 	}
-	for _, warning := range v.damagedRows {
-		v.sum.DamagedRows += countIn(warning)
-		v.tell(wire.Difference{Kind: wire.Damaged, Message: warning})
-	}
-	v.sum.Samples += read.Samples()
-	for key := range read.series {
-		if _, known := v.series[key]; !known {
-			v.series[key] = struct{}{}
-			v.noted += noteBytes + len(key)
-		}
-	}
-	suspects := map[suspect]Result{}
+	next := map[suspect]Result{}
+	var failed error
 	read.Results(func(level metric.Bucket, s metric.Slice) bool {
 		count := &v.sum.Levels[level-1]
 		switch {
+		case !first:
+			return false
 		case !slices.Contains(v.levels, level):
 			return true
 		case s.StartMs < w.StartMs || s.EndMs > w.EndMs && s.EndMs <= before.NowMs:
@@ -201,25 +205,46 @@ func (v *verifier) window(ctx context.Context, w metric.Slice) error {
 		count.Compared++
 		return false
 	}, func(r Result) {
+		count := &v.sum.Levels[r.Level-1]
+		earlier, known := differed[suspectOf(&r)]
 		switch {
-		case r.Kind == "":
+		case r.Kind == "" || !first && !known:
+		case after.Expired(r.Level, r.Slice):
+			count.Compared--
+			count.Expired++
 		case r.Kind == Unreadable:
-			unreadable(&v.sum.Levels[r.Level-1])
-		case before.Waits(r.Level, r.Slice) || after.Waits(r.Level, r.Slice):
-			v.sum.Levels[r.Level-1].Pending++
+			count.Compared--
+			count.Unreadable++
+		case before.Open(r.Level, r.Slice) || after.Open(r.Level, r.Slice) || before.Waits(r.Level, r.Slice) || after.Waits(r.Level, r.Slice):
+			count.Pending++
+		case known && sameRow(earlier.Got, r.Got):
+			count.Different++
+			failed = cmp.Or(failed, v.different(ctx, &r))
 		default:
-			suspects[suspectOf(&r)] = r
+			next[suspectOf(&r)] = r
 		}
 	})
-	for i := 1; len(suspects) > 0 && i < attempts; i++ {
-		if suspects, err = v.again(ctx, w, suspects); err != nil {
-			return err
+	return next, failed
+}
+
+// note counts what the first look at a window has read, and reports what is damaged.
+func (v *verifier) note(read *Checker) {
+	for _, warning := range v.damage {
+		v.sum.Damaged += countIn(warning)
+	}
+	for _, warning := range v.damagedRows {
+		v.sum.DamagedRows += countIn(warning)
+	}
+	for _, warning := range slices.Concat(v.damage, v.damagedRows) {
+		v.tell(wire.Difference{Kind: wire.Damaged, Message: warning})
+	}
+	v.sum.Samples += read.Samples()
+	for key := range read.series {
+		if _, known := v.series[key]; !known {
+			v.series[key] = struct{}{}
+			v.noted += noteBytes + len(key)
 		}
 	}
-	for _, r := range suspects {
-		v.sum.Levels[r.Level-1].Pending++ // it changed at each look
-	}
-	return nil
 }
 
 func suspectOf(r *Result) suspect {
@@ -259,33 +284,7 @@ func (v *verifier) again(ctx context.Context, w metric.Slice, suspects map[suspe
 	if parts := requests(slices.Sorted(maps.Values(named))); len(parts) == 1 {
 		selectors = parts[0]
 	}
-	before := v.status
-	read, after, err := v.read(ctx, selectors, w)
-	if err != nil {
-		return nil, err
-	}
-	unsure := map[suspect]Result{}
-	var failed error
-	read.Results(nil, func(r Result) {
-		was, ok := suspects[suspectOf(&r)]
-		count := &v.sum.Levels[r.Level-1]
-		switch {
-		case !ok || r.Kind == "":
-		case after.Expired(r.Level, r.Slice):
-			count.Compared--
-			count.Expired++
-		case r.Kind == Unreadable:
-			unreadable(count)
-		case before.Open(r.Level, r.Slice) || after.Open(r.Level, r.Slice) || before.Waits(r.Level, r.Slice) || after.Waits(r.Level, r.Slice):
-			count.Pending++
-		case sameRow(was.Got, r.Got):
-			count.Different++
-			failed = cmp.Or(failed, v.different(ctx, &r))
-		default:
-			unsure[suspectOf(&r)] = r
-		}
-	})
-	return unsure, failed
+	return v.look(ctx, w, selectors, suspects)
 }
 
 func sameRow(a, b *Row) bool {
@@ -320,11 +319,6 @@ func (v *verifier) hold(c *Checker) error {
 		v.held = needs
 	}
 	return err
-}
-
-func unreadable(l *wire.VerifiedLevel) {
-	l.Compared--
-	l.Unreadable++
 }
 
 // maxAsked bounds the rows about which the server is asked whether a repair can work at all.
