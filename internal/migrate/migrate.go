@@ -182,11 +182,6 @@ type series struct {
 	id     metric.ScheduleID
 }
 
-// find returns where in some, which are sorted, a series is or would be.
-func find(some []series, id metric.ScheduleID) (int, bool) {
-	return slices.BinarySearchFunc(some, id, func(s series, id metric.ScheduleID) int { return cmp.Compare(s.id, id) })
-}
-
 // registerAtOnce is the number of series registered together. They get consecutive ids.
 const registerAtOnce = 1024
 
@@ -366,7 +361,8 @@ func (m *Migration) pieces(some []series) [][]series {
 	size := m.store.Settings().GroupSize
 	var out [][]series
 	for len(some) > 0 {
-		n, _ := find(some, blocks.Of(some[0].id, size).End)
+		end := blocks.Of(some[0].id, size).End
+		n, _ := slices.BinarySearchFunc(some, end, func(s series, id metric.ScheduleID) int { return cmp.Compare(s.id, id) })
 		out, some = append(out, some[:n:n]), some[n:]
 	}
 	return out

@@ -34,20 +34,29 @@ const (
 type piece struct {
 	*Migration
 	report *Report
-	series []series
+	series []*copied
+	byID   map[metric.ScheduleID]*copied
 	ids    blocks.Range
 
 	grinder rollup.Grinder
-	// hours holds, per series and hour, the roll-up of the raw samples. raw holds the starts of the
-	// raw slices with finite samples, per series.
-	hours []map[int64]metric.Rollup
-	raw   [][]int64
-	// others holds, per series, the starts of those raw slices in which somebody else has samples too.
-	others []map[int64]bool
 	// marks are the schedules to grind.
 	marks map[markKey][]metric.ScheduleID
-	// indexed are the legacy index partitions that contain each series.
-	indexed []map[legacy.Waiting]bool
+}
+
+// copied is a series that is copied.
+type copied struct {
+	series
+	// next yields the samples that are left behind head, which is the next one if more.
+	next func() (legacy.Sample, error, bool)
+	head legacy.Sample
+	more bool
+	// hours holds the roll-up of the raw samples of each hour, raw the starts of the raw slices with finite samples.
+	hours map[int64]metric.Rollup
+	raw   []int64
+	// others are the starts of those raw slices in which somebody else has samples too.
+	others map[int64]bool
+	// indexed are the legacy index partitions that contain the series.
+	indexed map[legacy.Waiting]bool
 }
 
 type markKey struct {
@@ -58,13 +67,13 @@ type markKey struct {
 
 func (m *Migration) piece(ctx context.Context, some []series) (*Report, error) {
 	p := &piece{
-		Migration: m, report: &Report{Schedules: len(some)}, series: some,
-		ids:     blocks.Range{Start: some[0].id, End: some[len(some)-1].id + 1},
-		hours:   make([]map[int64]metric.Rollup, len(some)),
-		raw:     make([][]int64, len(some)),
-		others:  make([]map[int64]bool, len(some)),
-		marks:   make(map[markKey][]metric.ScheduleID),
-		indexed: make([]map[legacy.Waiting]bool, len(some)),
+		Migration: m, report: &Report{Schedules: len(some)}, byID: make(map[metric.ScheduleID]*copied),
+		ids:   blocks.Range{Start: some[0].id, End: some[len(some)-1].id + 1},
+		marks: make(map[markKey][]metric.ScheduleID),
+	}
+	for _, s := range some {
+		c := &copied{series: s, hours: make(map[int64]metric.Rollup), others: make(map[int64]bool), indexed: make(map[legacy.Waiting]bool)}
+		p.series, p.byID[s.id] = append(p.series, c), c
 	}
 	if err := p.samples(ctx); err != nil {
 		return nil, err
@@ -72,60 +81,51 @@ func (m *Migration) piece(ctx context.Context, some []series) (*Report, error) {
 	if err := p.readIndex(ctx); err != nil {
 		return nil, err
 	}
-	for i := range p.series {
-		if err := p.rollups(ctx, i); err != nil {
+	for _, s := range p.series {
+		if err := p.rollups(ctx, s); err != nil {
 			return nil, err
 		}
 	}
 	return p.report, p.mark(ctx)
 }
 
-// source yields the remaining samples of one series.
-type source struct {
-	next func() (legacy.Sample, error, bool)
-	head legacy.Sample
-	ok   bool
-}
-
 // samples copies the raw samples, day by day, each day for all series.
 func (p *piece) samples(ctx context.Context) error {
-	sources := make([]source, len(p.series))
-	for i, s := range p.series {
-		p.hours[i], p.others[i] = make(map[int64]metric.Rollup), make(map[int64]bool)
+	for _, s := range p.series {
 		next, stop := iter.Pull2(p.from.Samples(ctx, s.legacy))
 		defer stop()
-		sources[i].next = next
-		if err := p.advance(&sources[i], s); err != nil {
+		s.next = next
+		if err := p.advance(s); err != nil {
 			return err
 		}
 	}
 	for {
 		first := int64(math.MaxInt64)
-		for i := range sources {
-			if sources[i].ok {
-				first = min(first, sources[i].head.TimeMs)
+		for _, s := range p.series {
+			if s.more {
+				first = min(first, s.head.TimeMs)
 			}
 		}
 		if first == math.MaxInt64 {
 			return nil
 		}
-		begin := metric.AlignDown(first, dayMs)
+		endMs := metric.AlignDown(first, dayMs) + dayMs
 		bySlice := make(map[int64][]metric.Sample)
-		for i, s := range p.series {
-			var copied []metric.Sample
-			for src := &sources[i]; src.ok && src.head.TimeMs < begin+dayMs; {
-				copied = append(copied, metric.Sample{Schedule: s.id, TimeMs: src.head.TimeMs, Value: *src.head.Value})
-				if err := p.advance(src, s); err != nil {
+		for _, s := range p.series {
+			var day []metric.Sample
+			for s.more && s.head.TimeMs < endMs {
+				day = append(day, metric.Sample{Schedule: s.id, TimeMs: s.head.TimeMs, Value: *s.head.Value})
+				if err := p.advance(s); err != nil {
 					return err
 				}
 			}
-			p.grind(i, copied)
+			p.grind(s, day)
 			// Series come in the order of their ids, so that each slice's samples are sorted.
-			for _, smp := range copied {
+			for _, smp := range day {
 				start := p.slice(metric.Raw, smp.TimeMs).StartMs
 				bySlice[start] = append(bySlice[start], smp)
-				if n := len(p.raw[i]); finite(smp.Value) && (n == 0 || p.raw[i][n-1] != start) {
-					p.raw[i] = append(p.raw[i], start)
+				if n := len(s.raw); finite(smp.Value) && (n == 0 || s.raw[n-1] != start) {
+					s.raw = append(s.raw, start)
 				}
 			}
 		}
@@ -136,20 +136,20 @@ func (p *piece) samples(ctx context.Context) error {
 }
 
 // advance moves to the next sample that can be copied.
-func (p *piece) advance(src *source, s series) error {
+func (p *piece) advance(s *copied) error {
 	for {
 		var err error
-		src.head, err, src.ok = src.next()
-		if !src.ok || err != nil {
+		if s.head, err, s.more = s.next(); !s.more || err != nil {
 			return err
 		}
-		if msg := p.badTime(src.head.TimeMs); msg != "" {
-			p.report.bad("%s: schedule %d at %d: %s", legacy.RawTable, s.legacy, src.head.TimeMs, msg)
-		} else if src.head.Value == nil {
-			p.report.bad("%s: schedule %d at %d: there is no value", legacy.RawTable, s.legacy, src.head.TimeMs)
-		} else {
+		bad := p.badTime(s.head.TimeMs)
+		if bad == "" && s.head.Value == nil {
+			bad = "there is no value"
+		}
+		if bad == "" {
 			return nil
 		}
+		p.report.bad("%s: schedule %d at %d: %s", legacy.RawTable, s.legacy, s.head.TimeMs, bad)
 	}
 }
 
@@ -166,14 +166,14 @@ func (p *piece) badTime(tMs int64) string {
 func (p *piece) slice(b metric.Bucket, tMs int64) metric.Slice { return p.ladder.SliceAt(b, tMs) }
 
 // grind stores the roll-up of each hour of one series' samples.
-func (p *piece) grind(i int, samples []metric.Sample) {
+func (p *piece) grind(s *copied, samples []metric.Sample) {
 	p.grinder.Reset()
 	for len(samples) > 0 {
 		hour := metric.AlignDown(samples[0].TimeMs, hourMs)
 		n, _ := slices.BinarySearchFunc(samples, hour+hourMs, func(s metric.Sample, endMs int64) int { return cmp.Compare(s.TimeMs, endMs) })
 		if r, ok := p.grinder.Samples(samples[:n]); ok {
 			r.Sketch = slices.Clone(r.Sketch)
-			p.hours[i][hour] = r
+			s.hours[hour] = r
 		}
 		samples = samples[n:]
 	}
@@ -197,11 +197,11 @@ func (p *piece) write(ctx context.Context, bySlice map[int64][]metric.Sample) er
 		return nil
 	}
 	from, to := chunks[0].SliceMs, chunks[len(chunks)-1].SliceMs+1
-	there, err := p.there(ctx, from, to, counts)
+	stored, err := p.chunks(ctx, from, to, counts)
 	if err != nil {
 		return err
 	}
-	missing := slices.DeleteFunc(chunks, func(c storage.RawChunk) bool { return there[chunkKey{c.SliceMs, c.ID}] })
+	missing := slices.DeleteFunc(chunks, func(c storage.RawChunk) bool { return stored[chunkKey{c.SliceMs, c.ID}] })
 	for some := range slices.Chunk(missing, chunksAtOnce) {
 		n := 0
 		for _, c := range some {
@@ -216,11 +216,11 @@ func (p *piece) write(ctx context.Context, bySlice map[int64][]metric.Sample) er
 		p.report.Written[0] += int64(n)
 	}
 	if len(missing) > 0 {
-		if there, err = p.there(ctx, from, to, counts); err != nil {
+		if stored, err = p.chunks(ctx, from, to, counts); err != nil {
 			return err
 		}
 	}
-	for k := range there {
+	for k := range stored {
 		p.report.Found[0] += int64(counts[k])
 	}
 	return nil
@@ -235,9 +235,9 @@ type chunkKey struct {
 // by its id. The id's time is the slice's start, so that samples of reports win over it.
 func chunkID(sliceMs int64, data []byte) blocks.ID { return blocks.KeyID(sliceMs, xxhash.Sum64(data)) }
 
-// there returns which of the wanted chunks the store holds intact, and notes which series have samples
+// chunks returns which of the wanted chunks the store holds intact, and notes which series have samples
 // in chunks that no migration has written.
-func (p *piece) there(ctx context.Context, fromMs, toMs int64, wanted map[chunkKey]int) (map[chunkKey]bool, error) {
+func (p *piece) chunks(ctx context.Context, fromMs, toMs int64, wanted map[chunkKey]int) (map[chunkKey]bool, error) {
 	out := make(map[chunkKey]bool)
 	for c, err := range p.store.RawChunks(ctx, p.ids, fromMs, toMs) {
 		if err != nil {
@@ -257,8 +257,8 @@ func (p *piece) there(ctx context.Context, fromMs, toMs int64, wanted map[chunkK
 func (p *piece) noteOthers(c storage.RawChunk) {
 	samples, _ := blocks.DecodeSamplesIn(nil, c.Data, p.ids)
 	for _, smp := range samples {
-		if i, ok := find(p.series, smp.Schedule); ok {
-			p.others[i][c.SliceMs] = true
+		if s := p.byID[smp.Schedule]; s != nil {
+			s.others[c.SliceMs] = true
 		}
 	}
 }
@@ -270,13 +270,13 @@ type row struct {
 }
 
 // rows reads the roll-ups of a level that can be copied.
-func (p *piece) rows(ctx context.Context, level legacy.Level, s series) ([]row, error) {
+func (p *piece) rows(ctx context.Context, level legacy.Level, schedule int32) ([]row, error) {
 	var out []row
 	var cur row
 	seen := 0 // one bit per kind
 	widthMs := level.Width().Milliseconds()
 	bad := func(tMs int64, msg string) {
-		p.report.bad("%s: schedule %d at %d: %s", level.Table(), s.legacy, tMs, msg)
+		p.report.bad("%s: schedule %d at %d: %s", level.Table(), schedule, tMs, msg)
 	}
 	flush := func() {
 		switch {
@@ -294,7 +294,7 @@ func (p *piece) rows(ctx context.Context, level legacy.Level, s series) ([]row, 
 		}
 		seen = 0
 	}
-	for v, err := range p.from.Values(ctx, level, s.legacy) {
+	for v, err := range p.from.Values(ctx, level, schedule) {
 		if err != nil {
 			return nil, err
 		}
@@ -347,12 +347,11 @@ type finer struct {
 }
 
 // rollups copies one series' roll-ups, level by level, and records what waits to be ground.
-func (p *piece) rollups(ctx context.Context, i int) error {
-	s := p.series[i]
+func (p *piece) rollups(ctx context.Context, s *copied) error {
 	var below []finer
-	times, others := p.raw[i], p.others[i] // times of the data below: what is copied, and what others have written
+	times, others := s.raw, s.others // times of the data below: what is copied, and what others have written
 	for _, level := range legacy.Levels {
-		found, err := p.rows(ctx, level, s)
+		found, err := p.rows(ctx, level, s.legacy)
 		if err != nil {
 			return err
 		}
@@ -362,7 +361,7 @@ func (p *piece) rollups(ctx context.Context, i int) error {
 		for _, r := range found {
 			f := finer{row: r}
 			if level == legacy.OneHour {
-				if g, ok := p.hours[i][r.timeMs]; ok && r.like(&g, g.Avg()) {
+				if g, ok := s.hours[r.timeMs]; ok && r.like(&g, g.Avg()) {
 					f.exact = &g
 				}
 			} else if f.exact, err = p.merge(level, r, below); err != nil {
@@ -374,11 +373,11 @@ func (p *piece) rollups(ctx context.Context, i int) error {
 			}
 			now = append(now, f)
 		}
-		there, after, err := p.writeRollups(ctx, level, s.id, found, want, times)
+		before, after, err := p.writeRollups(ctx, level, s.id, found, want, times)
 		if err != nil {
 			return err
 		}
-		p.pending(i, level, times, others, want, there)
+		p.pending(s, level, times, others, want, before)
 		below, times, others = now, times[:0:0], make(map[int64]bool)
 		for _, r := range found {
 			times = append(times, r.timeMs)
@@ -420,7 +419,7 @@ func (p *piece) merge(level legacy.Level, r row, below []finer) (*metric.Rollup,
 // are there after, of all slices of the next bucket that contain found or data below.
 func (p *piece) writeRollups(
 	ctx context.Context, level legacy.Level, id metric.ScheduleID, found []row, want map[int64]metric.Rollup, times []int64,
-) (there, after map[int64]metric.Rollup, err error) {
+) (before, after map[int64]metric.Rollup, err error) {
 	bucket, widthMs := p.buckets[level+1], level.Width().Milliseconds()
 	from, to := int64(math.MaxInt64), int64(math.MinInt64)
 	for _, r := range found {
@@ -435,13 +434,13 @@ func (p *piece) writeRollups(
 	if bucket < p.ladder.Top() {
 		from, to = p.slice(bucket, from).StartMs, p.slice(bucket, to-1).EndMs
 	}
-	there, err = p.stored(ctx, bucket, id, from, to)
+	before, err = p.stored(ctx, bucket, id, from, to)
 	if err != nil {
 		return nil, nil, err
 	}
 	var missing []metric.RollupRow
 	for _, r := range found {
-		if _, ok := there[r.timeMs]; !ok {
+		if _, ok := before[r.timeMs]; !ok {
 			missing = append(missing, metric.RollupRow{Schedule: id, TimeMs: r.timeMs, Rollup: want[r.timeMs]})
 		}
 	}
@@ -460,7 +459,7 @@ func (p *piece) writeRollups(
 		}
 		p.report.Written[level+1] += int64(len(missing))
 	}
-	after = there
+	after = before
 	if len(missing) > 0 {
 		if after, err = p.stored(ctx, bucket, id, from, to); err != nil {
 			return nil, nil, err
@@ -471,7 +470,7 @@ func (p *piece) writeRollups(
 			p.report.Found[level+1]++
 		}
 	}
-	return there, after, nil
+	return before, after, nil
 }
 
 func (p *piece) stored(ctx context.Context, b metric.Bucket, id metric.ScheduleID, fromMs, toMs int64) (map[int64]metric.Rollup, error) {
@@ -490,10 +489,9 @@ func (p *piece) stored(ctx context.Context, b metric.Bucket, id metric.ScheduleI
 // readIndex finds out which of the series wait to be aggregated, and where.
 func (p *piece) readIndex(ctx context.Context) error {
 	ids := make([]int32, len(p.series))
-	at := make(map[int32]int)
+	byLegacy := make(map[int32]*copied)
 	for i, s := range p.series {
-		ids[i], at[s.legacy] = s.legacy, i
-		p.indexed[i] = make(map[legacy.Waiting]bool)
+		ids[i], byLegacy[s.legacy] = s.legacy, s
 	}
 	for _, w := range p.waiting {
 		found, err := p.from.WaitingOf(ctx, w, ids)
@@ -502,20 +500,20 @@ func (p *piece) readIndex(ctx context.Context) error {
 		}
 		w.TimeMs = metric.AlignDown(w.TimeMs, w.Level.Width().Milliseconds())
 		for _, id := range found {
-			p.indexed[at[id]][w] = true
+			byLegacy[id].indexed[w] = true
 		}
 	}
 	return nil
 }
 
 // pending records the slices of a series, of the data below level, that have yet to be ground. times are those of the
-// copied data below, others those of what others have written there; there are the rows that the store had before.
+// copied data below, others those of what others have written there; before are the rows that the store had.
 //
 // RHQ has not ground what its index lists, and what it has no row of: what is new, and what its index has lost. Besides,
 // a run of this store may have ground, or may still grind, what others have written without what is copied: it reads the
 // cache, or it has read the store before the copy. Its row wins over the copied one. So a slice is ground again if others
 // have data in it, if a run may still trust its cache, or if its row differs from the copied one.
-func (p *piece) pending(i int, level legacy.Level, times []int64, others map[int64]bool, want, there map[int64]metric.Rollup) {
+func (p *piece) pending(s *copied, level legacy.Level, times []int64, others map[int64]bool, want, before map[int64]metric.Rollup) {
 	bucket := metric.Raw
 	if level > 0 {
 		if bucket = p.buckets[level]; bucket == 0 || bucket == p.ladder.Top() {
@@ -530,32 +528,31 @@ func (p *piece) pending(i int, level legacy.Level, times []int64, others map[int
 	epochs := p.store.Settings().Epochs
 	last := int64(math.MinInt64)
 	for _, t := range times {
-		s := p.slice(bucket, t)
-		if s.StartMs == last {
+		slice := p.slice(bucket, t)
+		if slice.StartMs == last {
 			continue
 		}
 		start := metric.AlignDown(t, widthMs)
-		stored, isStored := there[start]
+		stored, isStored := before[start]
 		copied, isCopied := want[start]
-		ground := p.hours[i][start]
+		ground := s.hours[start]
 		switch {
-		case shared[start] || p.unfinished(bucket, s):
+		case shared[start] || p.unfinished(bucket, slice):
 		case isStored && level == legacy.OneHour && same(&stored, &ground):
 			continue // a run has read all that is copied
 		case isStored && !(isCopied && same(&stored, &copied)):
-		case !isCopied || p.indexed[i][legacy.Waiting{Level: level, TimeMs: start}]:
+		case !isCopied || s.indexed[legacy.Waiting{Level: level, TimeMs: start}]:
 		default:
 			continue
 		}
-		last = s.StartMs
-		if s.StartMs < p.cache.KeptFrom(bucket, now) { // no run can grind it any more
+		last = slice.StartMs
+		if slice.StartMs < p.cache.KeptFrom(bucket, now) { // no run can grind it any more
 			p.report.Expired++
 			continue
 		}
 		p.report.Marked++
-		id := p.series[i].id
-		k := markKey{bucket, epochs.BlockAt(id, s.StartMs).Start, s.StartMs}
-		p.marks[k] = append(p.marks[k], id)
+		k := markKey{bucket, epochs.BlockAt(s.id, slice.StartMs).Start, slice.StartMs}
+		p.marks[k] = append(p.marks[k], s.id)
 	}
 }
 

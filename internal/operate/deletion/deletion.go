@@ -36,8 +36,8 @@ const (
 	// placeFor is how long tombstones are written at one place in the order of writes. Beyond cache.Timing.Settled that place
 	// would come before samples that have been packed since.
 	placeFor = 10 * time.Second
-	// sayEvery is how often a deletion under way is logged.
-	sayEvery = 10 * time.Second
+	// logEvery is how often a deletion under way is logged.
+	logEvery = 10 * time.Second
 )
 
 // Ingest takes samples back; see ingest.Ingest.
@@ -102,8 +102,8 @@ func (d *Deleter) Delete(ctx context.Context, startMs, endMs int64, sets ...[]*l
 	if err != nil {
 		return Result{}, err
 	}
-	j := &job{Deleter: d, had: make(map[metric.ScheduleID]bool), all: len(groups), said: throttle.New(d.clk, sayEvery)}
-	j.said.Pass()
+	j := &job{Deleter: d, had: make(map[metric.ScheduleID]bool), all: len(groups), logged: throttle.New(d.clk, logEvery)}
+	j.logged.Pass()
 	err = j.run(ctx, groups, startMs, endMs)
 	d.q.Forget(j.touched)
 	if err == nil {
@@ -189,8 +189,8 @@ func (j *job) stay(ctx context.Context, sels []query.Selector, startMs, endMs in
 // job is one deletion under way.
 type job struct {
 	*Deleter
-	warn query.Warnings
-	said *throttle.Throttle
+	warn   query.Warnings
+	logged *throttle.Throttle
 
 	Result
 	// at was taken before the tombstones' samples were read: the tombstone for a sample that has been replaced since must not
@@ -249,7 +249,7 @@ func (j *job) write(ctx context.Context) error {
 	j.Samples += int64(len(j.tombstones))
 	j.tombstones = j.tombstones[:0]
 	j.done = j.read
-	if _, ok := j.said.Pass(); ok {
+	if _, ok := j.logged.Pass(); ok {
 		j.log.Info("deleting", "groups", j.done, "of", j.all, "series", j.Series, "samples", j.Samples)
 	}
 	return nil
