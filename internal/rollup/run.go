@@ -35,7 +35,10 @@ var errState = fmt.Errorf("%w: states of slices are out of reach", errLeft)
 // released, or its last blocks are ground, the other provides work.
 const shardsAtOnce = 2
 
-// run is one run of one slice.
+// run is one run of one slice. The way of a block through it, from the top of this file to the end of block.go:
+// Run, grind, ownShards and hold lead to its shard; shardRun's grind, read and start to its marks; finish and
+// try to block, which grinds it. An error goes back the same way: orGoOn keeps what concerns the block alone,
+// ownShards what concerns the shard alone, and RunDue what concerns the slice alone.
 type run struct {
 	*Runner
 
@@ -170,29 +173,6 @@ func (u *run) ownShards(ctx context.Context, mine []int) error {
 	return cmp.Or(left...)
 }
 
-// due is nil while the slice is due by a clock that the store confirms. The clock may have been
-// ahead when the slice was chosen.
-func (u *run) due(ctx context.Context) error {
-	if err := u.store.CheckFit(ctx); err != nil {
-		return fmt.Errorf("the clock is not confirmed: %w", err)
-	}
-	if err := u.steady(); err != nil {
-		return err
-	}
-	if now := u.clk.Now(); !u.cache.Timing().Due(u.slice, now.UnixMilli()) {
-		return fmt.Errorf("the slice is not due at %s: the clock was set back", now.Format(time.RFC3339))
-	}
-	return nil
-}
-
-// steady is nil if the clock was not set since the run began.
-func (u *run) steady() error {
-	if step := u.began.Step(clock.Read(u.clk)); step.Abs() > u.cache.Timing().MostStep() {
-		return fmt.Errorf("the clock was set by %s during the run: the run starts again", step.Round(time.Second))
-	}
-	return nil
-}
-
 // hold grinds one shard of the slice's index under the shard's lease.
 func (u *run) hold(ctx context.Context, shard int) error {
 	return u.member.Hold(ctx, shard, func(ctx context.Context, l *shards.Lease) (err error) {
@@ -263,6 +243,29 @@ func (u *run) othersEnded(ctx context.Context) error {
 			return fmt.Errorf("shard %d: %w", shard, ErrShared)
 		}
 		p.ended[shard] = true
+	}
+	return nil
+}
+
+// due is nil while the slice is due by a clock that the store confirms. The clock may have been
+// ahead when the slice was chosen.
+func (u *run) due(ctx context.Context) error {
+	if err := u.store.CheckFit(ctx); err != nil {
+		return fmt.Errorf("the clock is not confirmed: %w", err)
+	}
+	if err := u.steady(); err != nil {
+		return err
+	}
+	if now := u.clk.Now(); !u.cache.Timing().Due(u.slice, now.UnixMilli()) {
+		return fmt.Errorf("the slice is not due at %s: the clock was set back", now.Format(time.RFC3339))
+	}
+	return nil
+}
+
+// steady is nil if the clock was not set since the run began.
+func (u *run) steady() error {
+	if step := u.began.Step(clock.Read(u.clk)); step.Abs() > u.cache.Timing().MostStep() {
+		return fmt.Errorf("the clock was set by %s during the run: the run starts again", step.Round(time.Second))
 	}
 	return nil
 }
