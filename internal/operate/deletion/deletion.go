@@ -52,13 +52,7 @@ type Kept interface {
 }
 
 // Deleter deletes. It is safe for concurrent use.
-type Deleter struct {
-	q      *query.Querier
-	ingest Ingest
-	kept   Kept
-	clk    clock.Clock
-	log    *slog.Logger
-}
+type Deleter struct{ Parts }
 
 // Parts are what a Deleter works with. All are required.
 type Parts struct {
@@ -72,7 +66,7 @@ type Parts struct {
 
 // New makes a Deleter for what a querier reads.
 func New(p Parts) *Deleter {
-	return &Deleter{q: p.Querier, ingest: p.Ingest, kept: p.Kept, clk: p.Clock, log: p.Logger}
+	return &Deleter{p}
 }
 
 // Result is the outcome of a deletion.
@@ -95,21 +89,21 @@ func (d *Deleter) Delete(ctx context.Context, startMs, endMs int64, sets ...[]*l
 	for i, set := range sets {
 		sels[i] = set
 	}
-	if err := d.q.Index().Unread(); err != nil {
+	if err := d.Querier.Index().Unread(); err != nil {
 		return Result{}, err // the selectors may match some of these series
 	}
-	groups, err := d.q.Groups(ctx, sels...)
+	groups, err := d.Querier.Groups(ctx, sels...)
 	if err != nil {
 		return Result{}, err
 	}
-	j := &job{Deleter: d, had: make(map[metric.ScheduleID]bool), all: len(groups), logged: throttle.New(d.clk, logEvery)}
+	j := &job{Deleter: d, had: make(map[metric.ScheduleID]bool), all: len(groups), logged: throttle.New(d.Clock, logEvery)}
 	j.logged.Pass()
 	err = j.run(ctx, groups, startMs, endMs)
-	d.q.Forget(j.touched)
+	d.Querier.Forget(j.touched)
 	if err == nil {
 		err = j.stay(ctx, sels, startMs, endMs)
 	}
-	d.log.Info("samples deleted", "selectors", fmt.Sprint(sels), "from_ms", startMs, "to_ms", endMs,
+	d.Logger.Info("samples deleted", "selectors", fmt.Sprint(sels), "from_ms", startMs, "to_ms", endMs,
 		"series", j.Series, "samples", j.Samples, "rows", j.Rows, "err", err)
 	if err != nil {
 		return Result{}, err
@@ -132,15 +126,15 @@ func (j *job) run(ctx context.Context, groups []query.Group, startMs, endMs int6
 
 // some takes back samples of the first of the groups at one place in the order of writes, as many as it can in placeFor.
 func (j *job) some(ctx context.Context, groups []query.Group, startMs, endMs int64) error {
-	began := j.clk.Elapsed()
+	began := j.Clock.Elapsed()
 	var err error
-	if j.at, err = j.ingest.Place(ctx); err != nil {
+	if j.at, err = j.Ingest.Place(ctx); err != nil {
 		return err
 	}
 	j.tombstones, j.failed = j.tombstones[:0], nil
 	j.read = j.done
 	for i, g := range groups {
-		if i > 0 && j.clk.Elapsed()-began >= placeFor {
+		if i > 0 && j.Clock.Elapsed()-began >= placeFor {
 			break
 		}
 		if err := j.group(ctx, g, startMs, endMs); err != nil {
@@ -154,8 +148,8 @@ func (j *job) some(ctx context.Context, groups []query.Group, startMs, endMs int
 // stay warns of the rows in [startMs, endMs) that will not be computed again: rows that lie wholly
 // before the time from which raw will be whole.
 func (j *job) stay(ctx context.Context, sels []query.Selector, startMs, endMs int64) error {
-	keptMs := j.kept.KeptFrom(clock.NowMs(j.clk))
-	l := j.q.Ladder()
+	keptMs := j.Kept.KeptFrom(clock.NowMs(j.Clock))
+	l := j.Querier.Ladder()
 	for _, level := range l.Levels() {
 		width := l.WidthMs(level)
 		// Rows have times from 1970 on, and AlignDown of the smallest numbers overflows.
@@ -163,7 +157,7 @@ func (j *job) stay(ctx context.Context, sels []query.Selector, startMs, endMs in
 		if from >= to {
 			continue
 		}
-		found, err := j.q.Rollups(ctx, sels, level, from, to)
+		found, err := j.Querier.Rollups(ctx, sels, level, from, to)
 		if err != nil {
 			return err
 		}
@@ -205,7 +199,7 @@ type job struct {
 }
 
 func (j *job) group(ctx context.Context, g query.Group, startMs, endMs int64) error {
-	l := j.q.Ladder()
+	l := j.Querier.Ladder()
 	// last is the start of the row that the last samples were in, by series and level.
 	last := make([]int64, len(g.IDs())*int(l.Top()))
 	for i := range last {
@@ -243,14 +237,14 @@ func (j *job) group(ctx context.Context, g query.Group, startMs, endMs int64) er
 
 // write makes the batch durable.
 func (j *job) write(ctx context.Context) error {
-	if err := j.ingest.Delete(ctx, j.at, j.tombstones); err != nil {
+	if err := j.Ingest.Delete(ctx, j.at, j.tombstones); err != nil {
 		return err
 	}
 	j.Samples += int64(len(j.tombstones))
 	j.tombstones = j.tombstones[:0]
 	j.done = j.read
 	if _, ok := j.logged.Pass(); ok {
-		j.log.Info("deleting", "groups", j.done, "of", j.all, "series", j.Series, "samples", j.Samples)
+		j.Logger.Info("deleting", "groups", j.done, "of", j.all, "series", j.Series, "samples", j.Samples)
 	}
 	return nil
 }

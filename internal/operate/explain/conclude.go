@@ -70,12 +70,12 @@ func (x *Explainer) conclude(f *found, a *around, now int64) Conclusion {
 		// stays is what becomes of work that is given up.
 		stays = "nothing: an existing row stays and is partial, and so are the rows above it"
 	)
-	run, m, b, input := x.cache.Timing().RunAtMs(f.slice), x.firstMarks(f, now), f.below, f.answer.Input
+	run, m, b, input := x.Cache.Timing().RunAtMs(f.slice), x.firstMarks(f, now), f.below, f.answer.Input
 	bucket, gap := x.ladder.Name(f.bucket), at(f.partial)
-	whole, damaged := storage.Whole(x.store, f.bucket, f.slice, now), input.Damaged > 0
+	whole, damaged := storage.Whole(x.Store, f.bucket, f.slice, now), input.Damaged > 0
 	partial, equal := f.hasRow && f.row.Partial, f.ok && f.hasRow && same(&f.row, &f.should)
 	dropped := droppedAt(f, a)
-	keep, from := x.store.Settings().Policy.Retention, x.store.WholeFrom(f.level, now)
+	keep, from := x.Store.Settings().Policy.Retention, x.Store.WholeFrom(f.level, now)
 
 	waiting := Conclusion{Waiting, fmt.Sprintf("the slice ends at %s and is ground at %s", at(f.slice.EndMs), at(run)), "the run of the slice", run}
 	below := Conclusion{}
@@ -196,11 +196,11 @@ func (x *Explainer) firstMarks(f *found, now int64) first {
 			work.Marks = append(work.Marks, m.Mark)
 		}
 	}
-	run := x.cache.Timing().RunAtMs(in)
+	run := x.Cache.Timing().RunAtMs(in)
 	return first{
 		any: true, in: in, runMs: run,
 		last:    slices.MaxFunc(work.Marks, func(a, b storage.Mark) int { return a.Attempt - b.Attempt }),
-		expired: x.recovery.JudgeAt(&work, max(now, run)) == recovery.Expired,
+		expired: x.Recovery.JudgeAt(&work, max(now, run)) == recovery.Expired,
 	}
 }
 

@@ -42,12 +42,8 @@ const (
 
 // Explainer explains rows. It is safe for concurrent use.
 type Explainer struct {
-	store    storage.Store
-	ladder   metric.Ladder
-	index    *query.Index
-	cache    *cache.Cache
-	recovery *recovery.Recovery
-	clk      clock.Clock
+	Parts
+	ladder metric.Ladder
 	// maxSamples is the number of samples of one slice that a request may hold.
 	maxSamples int
 }
@@ -64,9 +60,7 @@ type Parts struct {
 // New returns an Explainer for the series of an index. It refuses a series that has more than
 // maxSamples in the slice of a row.
 func New(p Parts, maxSamples int) *Explainer {
-	return &Explainer{
-		store: p.Store, ladder: p.Store.Settings().Ladder, index: p.Index, cache: p.Cache, recovery: p.Recovery, clk: p.Clock, maxSamples: maxSamples,
-	}
+	return &Explainer{Parts: p, ladder: p.Store.Settings().Ladder, maxSamples: maxSamples}
 }
 
 // Explain explains the rows around atMs, in Unix ms, of the first series by id that match any of
@@ -79,11 +73,11 @@ func (x *Explainer) Explain(ctx context.Context, sels []query.Selector, atMs int
 	if atMs < -62_135_596_800_000 || atMs > year9999 {
 		return Answer{}, &query.RequestError{Message: "time must lie in the years 1 to 9999"}
 	}
-	ids, err := x.index.Select(ctx, sels...)
+	ids, err := x.Index.Select(ctx, sels...)
 	if err != nil {
 		return Answer{}, err
 	}
-	out := Answer{Time: atMs, Now: clock.NowMs(x.clk), Matched: len(ids), Series: []Series{}}
+	out := Answer{Time: atMs, Now: clock.NowMs(x.Clock), Matched: len(ids), Series: []Series{}}
 	ids = ids[:min(limit, len(ids))]
 	if len(ids) == 0 {
 		return out, nil
@@ -128,10 +122,10 @@ func withhold(text *string) {
 func (x *Explainer) look(ctx context.Context) (*around, error) {
 	a := &around{leases: map[int]storage.Lease{}}
 	var err error
-	if a.runs, err = x.store.RecentRuns(ctx, lookedRuns); err != nil {
+	if a.runs, err = x.Store.RecentRuns(ctx, lookedRuns); err != nil {
 		return nil, err
 	}
-	if a.errs, err = x.store.RecentErrors(ctx); err != nil {
+	if a.errs, err = x.Store.RecentErrors(ctx); err != nil {
 		return nil, err
 	}
 	if bound.Of(ctx) != nil {
@@ -140,12 +134,12 @@ func (x *Explainer) look(ctx context.Context) (*around, error) {
 			withhold(&a.runs[i].Err)
 		}
 	}
-	workers, err := x.store.Workers(ctx)
+	workers, err := x.Store.Workers(ctx)
 	if err != nil {
 		return nil, err
 	}
-	a.workers = shards.Assign(workers, x.store.Settings().IndexPartitions)
-	leases, err := x.store.Leases(ctx)
+	a.workers = shards.Assign(workers, x.Store.Settings().IndexPartitions)
+	leases, err := x.Store.Leases(ctx)
 	for _, l := range leases {
 		a.leases[l.Shard] = l
 	}
@@ -196,15 +190,15 @@ type below struct {
 // series explains one series. again says that something looks wrong, so that the caller reads once
 // more.
 func (x *Explainer) series(ctx context.Context, id metric.ScheduleID, atMs int64, a *around) (s Series, again bool, err error) {
-	labels := x.index.Labels(id)
+	labels := x.Index.Labels(id)
 	s = Series{Metric: map[string]string{}, Schedule: (*int64)(&id), Source: labels.Get(metric.SourceLabel)}
 	for _, l := range labels {
 		s.Metric[l.Name] = l.Value
 	}
-	now := clock.NowMs(x.clk)
+	now := clock.NowMs(x.Clock)
 	var levels []*found
 	for _, level := range x.ladder.Levels() {
-		f := x.at(id, level, atMs, a)
+		f := x.begin(id, level, atMs, a)
 		if err := x.readInput(ctx, id, f); err != nil {
 			return s, false, err
 		}
@@ -231,14 +225,14 @@ func (x *Explainer) series(ctx context.Context, id metric.ScheduleID, atMs int64
 	return s, again, nil
 }
 
-// at begins what is found of a level, with what is known of the slice around a time.
-func (x *Explainer) at(id metric.ScheduleID, level metric.Bucket, atMs int64, a *around) *found {
-	bucket, set := level-1, x.store.Settings()
+// begin begins what is found of a level, with what is known of the slice around a time.
+func (x *Explainer) begin(id metric.ScheduleID, level metric.Bucket, atMs int64, a *around) *found {
+	bucket, set := level-1, x.Store.Settings()
 	slice := x.ladder.SliceAt(bucket, atMs)
 	block := set.Epochs.BlockAt(id, slice.StartMs)
 	shard := blocks.ShardOf(block.Start, set.IndexPartitions)
 	l := Level{
-		Level: x.ladder.Name(level), Slice: slice.StartMs, SliceEnd: slice.EndMs, RunAt: x.cache.Timing().RunAtMs(slice), State: NeverOpened,
+		Level: x.ladder.Name(level), Slice: slice.StartMs, SliceEnd: slice.EndMs, RunAt: x.Cache.Timing().RunAtMs(slice), State: NeverOpened,
 		Place: &Place{
 			Block: int64(block.Start), BlockEnd: int64(block.End), Shard: shard, Worker: a.workers[shard], LeaseOwner: a.leases[shard].Owner,
 		},
@@ -270,7 +264,7 @@ func (x *Explainer) readInput(ctx context.Context, id metric.ScheduleID, f *foun
 	if f.bucket == metric.Raw {
 		var set blocks.SampleSet
 		set.Reset(one(id))
-		for ch, err := range x.store.RawChunks(ctx, one(id), f.slice.StartMs, f.slice.EndMs) {
+		for ch, err := range x.Store.RawChunks(ctx, one(id), f.slice.StartMs, f.slice.EndMs) {
 			if err != nil {
 				return fmt.Errorf("read raw samples of series %d: %w", id, err)
 			}
@@ -282,7 +276,7 @@ func (x *Explainer) readInput(ctx context.Context, id metric.ScheduleID, f *foun
 			}
 			if set.Distinct() > x.maxSamples {
 				return &query.RequestError{Message: fmt.Sprintf("%s has more than %d samples in the slice of %s, the most that a request may hold (--query-max-samples)",
-					x.index.Labels(id), x.maxSamples, f.slice)}
+					x.Index.Labels(id), x.maxSamples, f.slice)}
 			}
 		}
 		for _, samples := range set.Series() {
@@ -295,7 +289,7 @@ func (x *Explainer) readInput(ctx context.Context, id metric.ScheduleID, f *foun
 		return nil
 	}
 	var rows []metric.RollupRow
-	for r, err := range x.store.Rollups(ctx, f.bucket, one(id), f.slice.StartMs, f.slice.EndMs) {
+	for r, err := range x.Store.Rollups(ctx, f.bucket, one(id), f.slice.StartMs, f.slice.EndMs) {
 		if err != nil {
 			return fmt.Errorf("read %s rows of series %d: %w", x.ladder.Name(f.bucket), id, err)
 		}
@@ -326,10 +320,10 @@ func (x *Explainer) readInput(ctx context.Context, id metric.ScheduleID, f *foun
 }
 
 func (x *Explainer) readRow(ctx context.Context, id metric.ScheduleID, f *found) (err error) {
-	if f.fence, err = x.store.RowFence(ctx, f.level, id, f.slice.StartMs); err != nil {
+	if f.fence, err = x.Store.RowFence(ctx, f.level, id, f.slice.StartMs); err != nil {
 		return fmt.Errorf("read the %s row of series %d: %w", x.ladder.Name(f.level), id, err)
 	}
-	for r, err := range x.store.Rollups(ctx, f.level, one(id), f.slice.StartMs, f.slice.StartMs+1) {
+	for r, err := range x.Store.Rollups(ctx, f.level, one(id), f.slice.StartMs, f.slice.StartMs+1) {
 		if err != nil {
 			return fmt.Errorf("read the %s row of series %d: %w", x.ladder.Name(f.level), id, err)
 		}
@@ -341,7 +335,7 @@ func (x *Explainer) readRow(ctx context.Context, id metric.ScheduleID, f *found)
 	if f.hasRow {
 		f.answer.Row = &Row{
 			Count: f.row.Count, Sum: finite(f.row.Sum), Min: f.row.Min, Max: f.row.Max, Partial: f.row.Partial,
-			Expires: x.store.Settings().Policy.Retention.Until(f.level, f.slice.StartMs),
+			Expires: x.Store.Settings().Policy.Retention.Until(f.level, f.slice.StartMs),
 		}
 	}
 	return nil
@@ -350,12 +344,12 @@ func (x *Explainer) readRow(ctx context.Context, id metric.ScheduleID, f *found)
 // readMarks looks for outstanding work in all open slices. It reads the oldest first, since work
 // that is put off moves from an older slice to a younger one.
 func (x *Explainer) readMarks(ctx context.Context, id metric.ScheduleID, levels []*found) error {
-	open, err := x.recovery.Outstanding(ctx)
+	open, err := x.Recovery.Outstanding(ctx)
 	if err != nil {
 		return err
 	}
 	for _, f := range levels {
-		states, err := x.store.Slices(ctx, f.bucket, f.slice.StartMs, f.slice.StartMs+1)
+		states, err := x.Store.Slices(ctx, f.bucket, f.slice.StartMs, f.slice.StartMs+1)
 		if err != nil {
 			return err
 		}
@@ -372,7 +366,7 @@ func (x *Explainer) readMarks(ctx context.Context, id metric.ScheduleID, levels 
 	widest := levels[len(levels)-1].slice
 	for _, k := range open {
 		for _, shard := range x.shardsOf(id, widest) {
-			for m, err := range x.store.Marks(ctx, storage.IndexPartition{SliceKey: k, Shard: shard}) {
+			for m, err := range x.Store.Marks(ctx, storage.IndexPartition{SliceKey: k, Shard: shard}) {
 				if err != nil {
 					return fmt.Errorf("read the index of %s slice %s: %w", x.ladder.Name(k.Bucket), x.ladder.SliceAt(k.Bucket, k.StartMs), err)
 				}
@@ -388,7 +382,7 @@ func (x *Explainer) readMarks(ctx context.Context, id metric.ScheduleID, levels 
 
 // shardsOf returns the shards that may hold marks of a series, for any slice within the given one.
 func (x *Explainer) shardsOf(id metric.ScheduleID, within metric.Slice) []int {
-	set := x.store.Settings()
+	set := x.Store.Settings()
 	out := []int{blocks.ShardOf(set.Epochs.BlockAt(id, within.StartMs).Start, set.IndexPartitions)}
 	for _, e := range set.Epochs {
 		if within.Contains(e.FromMs) {
@@ -402,7 +396,7 @@ func (x *Explainer) shardsOf(id metric.ScheduleID, within metric.Slice) []int {
 // sort assigns a mark to the levels that it concerns.
 func (x *Explainer) sort(id metric.ScheduleID, levels []*found, k storage.SliceKey, m storage.Mark) {
 	slice := x.ladder.SliceAt(k.Bucket, m.TimeMs)
-	if m.Start != x.store.Settings().Epochs.BlockAt(id, slice.StartMs).Start {
+	if m.Start != x.Store.Settings().Epochs.BlockAt(id, slice.StartMs).Start {
 		return
 	}
 	if _, named := slices.BinarySearch(m.Schedules, id); !named && len(m.Schedules) > 0 {
@@ -418,11 +412,11 @@ func (x *Explainer) sort(id metric.ScheduleID, levels []*found, k storage.SliceK
 			}
 			f.marks = append(f.marks, placed{m, in})
 			f.answer.Marks = append(f.answer.Marks, Mark{
-				Kind: m.Kind.String(), Slice: in.StartMs, RunAt: x.cache.Timing().RunAtMs(in), Chunks: &m.Chunks,
+				Kind: m.Kind.String(), Slice: in.StartMs, RunAt: x.Cache.Timing().RunAtMs(in), Chunks: &m.Chunks,
 				Schedules: new(len(m.Schedules)), Due: m.DueMs, Attempt: m.Attempt, LastError: m.LastError,
 			})
 		case k.Bucket < f.bucket && f.slice.Contains(slice.StartMs):
-			climb := x.cache.Climb(k.Bucket, slice, in)
+			climb := x.Cache.Climb(k.Bucket, slice, in)
 			b := below{level: k.Bucket + 1, slice: slice, runAt: climb[0], byMs: climb[f.bucket-k.Bucket]}
 			if f.below == nil || b.byMs < f.below.byMs {
 				f.below = &b

@@ -80,12 +80,8 @@ type Rows struct {
 
 // Reaggregator puts the marks. It is safe for concurrent use.
 type Reaggregator struct {
-	store  storage.Store
+	Parts
 	ladder metric.Ladder
-	index  *query.Index
-	cache  *cache.Cache
-	clk    clock.Clock
-	log    *slog.Logger
 }
 
 // Parts are what a Reaggregator works with. All are required.
@@ -101,9 +97,7 @@ type Parts struct {
 
 // New makes a Reaggregator for the series of an index.
 func New(p Parts) *Reaggregator {
-	return &Reaggregator{
-		store: p.Store, ladder: p.Store.Settings().Ladder, index: p.Index, cache: p.Cache, clk: p.Clock, log: p.Logger,
-	}
+	return &Reaggregator{Parts: p, ladder: p.Store.Settings().Ladder}
 }
 
 // Run marks what the selectors name in the raw slices that touch [startMs, endMs). With takeBack,
@@ -117,21 +111,21 @@ func (r *Reaggregator) Run(
 	if takeBack {
 		kind = storage.MarkTakeBack
 	}
-	now := clock.NowMs(r.clk)
+	now := clock.NowMs(r.Clock)
 	// The range ends with the current slice: all later slices are not closed either.
 	endMs = min(endMs, r.ladder.SliceAt(metric.Raw, now).EndMs)
 	if startMs >= endMs {
 		return Summary{}, &query.RequestError{Message: "start must be before end, and not in the future"}
 	}
-	if err := r.index.Unread(); err != nil {
+	if err := r.Index.Unread(); err != nil {
 		return Summary{}, err // the selectors may match some of these series
 	}
-	ids, err := r.index.Select(ctx, sels...)
+	ids, err := r.Index.Select(ctx, sels...)
 	if err != nil {
 		return Summary{}, err
 	}
 	j := &job{
-		Reaggregator: r, epochs: r.store.Settings().Epochs, ids: ids, kind: kind, tell: tell,
+		Reaggregator: r, epochs: r.Store.Settings().Epochs, ids: ids, kind: kind, tell: tell,
 		width: r.ladder.WidthMs(metric.Raw + 1), perSlice: map[int]int64{},
 	}
 	j.Series = len(j.ids)
@@ -150,7 +144,7 @@ func (r *Reaggregator) Run(
 			n, maxBlocks)}
 	}
 	defer func() {
-		r.log.Info("marked slices to be ground again", "from", metric.Slice{StartMs: first}, "to", metric.Slice{StartMs: end}, "series", j.Series, "blocks", j.Blocks)
+		r.Logger.Info("marked slices to be ground again", "from", metric.Slice{StartMs: first}, "to", metric.Slice{StartMs: end}, "series", j.Series, "blocks", j.Blocks)
 	}()
 	j.skip(&j.Slices.Expired, first, kept)
 	for start := kept; start < end; start += j.width {
@@ -169,14 +163,14 @@ func (r *Reaggregator) Run(
 
 // KeptFrom is the start of the first raw slice whose rows can still be computed again by marks that
 // are put at nowMs. Rows of earlier slices stay as they are.
-func (r *Reaggregator) KeptFrom(nowMs int64) int64 { return r.cache.KeptFrom(metric.Raw, nowMs) }
+func (r *Reaggregator) KeptFrom(nowMs int64) int64 { return r.Cache.KeptFrom(metric.Raw, nowMs) }
 
 // rows returns when the rows of all levels are there, for marks that have been put by now. Those of
 // the oldest slice come last.
 func (r *Reaggregator) rows(oldest metric.Slice) []Rows {
-	in := r.ladder.SliceAt(metric.Raw, clock.NowMs(r.clk))
+	in := r.ladder.SliceAt(metric.Raw, clock.NowMs(r.Clock))
 	var out []Rows
-	for i, at := range r.cache.Climb(metric.Raw, oldest, in) {
+	for i, at := range r.Cache.Climb(metric.Raw, oldest, in) {
 		out = append(out, Rows{Level: r.ladder.Name(metric.Bucket(i + 1)), By: at})
 	}
 	return out
@@ -200,12 +194,12 @@ type job struct {
 
 // slice marks the blocks of one slice, or counts why it does not.
 func (j *job) slice(ctx context.Context, s metric.Slice) error {
-	now := clock.NowMs(j.clk) // time passes during a request
+	now := clock.NowMs(j.Clock) // time passes during a request
 	switch {
 	case s.StartMs < j.KeptFrom(now):
 		j.skip(&j.Slices.Expired, s.StartMs, s.EndMs)
 		return nil
-	case !j.cache.Timing().Closed(s, now):
+	case !j.Cache.Timing().Closed(s, now):
 		j.skip(&j.Slices.NotClosed, s.StartMs, s.EndMs)
 		return nil
 	}
@@ -240,7 +234,7 @@ func markID(sliceMs int64, kind storage.MarkKind, ids []metric.ScheduleID) block
 
 // put writes the batch.
 func (j *job) put(ctx context.Context) error {
-	if err := j.cache.Put(ctx, 0, metric.Raw, j.marks); err != nil {
+	if err := j.Cache.Put(ctx, 0, metric.Raw, j.marks); err != nil {
 		return err
 	}
 	j.Blocks += int64(len(j.marks))
