@@ -385,3 +385,9 @@ func (c *countedReads) page(_ context.Context, st statement, _ int, _ []byte, _ 
 	c.reads[st.cql]++
 	return nil, nil
 }
+
+// byHand runs a statement as cqlsh does, with the current time as timestamp.
+func (p *process) byHand(t *testing.T, format string, args ...any) {
+	t.Helper()
+	require.NoError(t, p.session.exec(t.Context(), time.Now().UnixMicro(), stmt(fmt.Sprintf(format, args...))))
+}

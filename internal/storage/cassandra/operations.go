@@ -3,7 +3,6 @@ package cassandra
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -17,7 +16,7 @@ const (
 	cqlWriteError  = `INSERT INTO errors (component, time, worker, bucket, time_slice, start_schedule_id, message) VALUES (?, ?, ?, ?, ?, ?, ?) USING TTL ?`
 	cqlReadErrors  = `SELECT component, time, worker, bucket, time_slice, start_schedule_id, message FROM errors PER PARTITION LIMIT 10`
 	cqlWriteWorker = `INSERT INTO workers (ring, id, host, started, seen, aggregates) VALUES (0, ?, ?, ?, ?, ?) USING TTL ?`
-	cqlReadWorkers = `SELECT id, host, started, seen, aggregates, TTL(seen) AS seconds_left FROM workers WHERE ring = 0`
+	cqlReadWorkers = `SELECT id, host, started, seen, aggregates FROM workers WHERE ring = 0`
 )
 
 const (
@@ -113,8 +112,6 @@ type workerRow struct {
 	StartedMs  int64  `db:"started"`
 	SeenMs     *int64 `db:"seen"`
 	Aggregates bool   `db:"aggregates"`
-
-	SecondsLeft *int `db:"seconds_left"` // null for a row that never expires
 }
 
 // Heartbeat implements storage.Operations.
@@ -126,8 +123,7 @@ func (s *Store) Heartbeat(ctx context.Context, w storage.Worker, d time.Duration
 		w.ID, w.Host, w.StartedMs, w.SeenMs, w.Aggregates, ttl(d))))
 }
 
-// Workers implements storage.Operations. It skips a heartbeat that never expires: no worker wrote
-// it, and shards assigned to it would never be ground.
+// Workers implements storage.Operations.
 func (s *Store) Workers(ctx context.Context) ([]storage.Worker, error) {
 	found, err := all[workerRow](ctx, s.session, stmt(cqlReadWorkers))
 	if err != nil {
@@ -139,10 +135,6 @@ func (s *Store) Workers(ctx context.Context) ([]storage.Worker, error) {
 			// A heartbeat that was sent twice, for lack of an answer, has two expiry times. Between
 			// them a read that meets both finds only the key: at equal write timestamps the expired
 			// cell wins in each column.
-			continue
-		}
-		if r.SecondsLeft == nil {
-			s.odd(ctx, r.ID, fmt.Sprintf("the heartbeat of %q in table workers never expires, so no worker wrote it; it is ignored and can be deleted", r.ID))
 			continue
 		}
 		out = append(out, storage.Worker{ID: r.ID, Host: r.Host, StartedMs: r.StartedMs, SeenMs: *r.SeenMs, Aggregates: r.Aggregates})

@@ -275,7 +275,7 @@ func (s *Store) DeleteCacheBlock(ctx context.Context, f storage.Fence, k storage
 }
 
 const (
-	cqlReadLeases = `SELECT shard, newest_fence, WRITETIME(newest_fence) AS moved, owner, fence, expires, TTL(owner) AS seconds_left FROM shards WHERE ring = 0`
+	cqlReadLeases = `SELECT shard, newest_fence, WRITETIME(newest_fence) AS moved, owner, fence, expires FROM shards WHERE ring = 0`
 	cqlFirstFence = `UPDATE shards SET newest_fence = ? WHERE ring = 0 IF newest_fence = null`
 	cqlNextFence  = `UPDATE shards SET newest_fence = ? WHERE ring = 0 IF newest_fence = ?`
 	cqlTakeShard  = `UPDATE shards USING TTL ? SET owner = ?, fence = ?, expires = ? WHERE ring = 0 AND shard = ? IF owner = null`
@@ -291,7 +291,6 @@ type leaseRow struct {
 	Owner       *string `db:"owner"`
 	Fence       int64   `db:"fence"`
 	ExpiresMs   int64   `db:"expires"`
-	SecondsLeft *int    `db:"seconds_left"` // null for a row that never expires
 }
 
 func (r *leaseRow) newest() storage.Fence {
@@ -312,20 +311,12 @@ func (r *leaseRow) least(nowUs int64) storage.Fence {
 	return r.newest() + storage.Fence(max(0, nowUs-*r.MovedUs)/2)
 }
 
-// endless says whether the row has an owner and will not expire within a useful time, compared with
-// a lease for d; all workers ask for about as long. No worker writes such a lease, so nobody may be
-// there to renew or release it.
-func (r *leaseRow) endless(d time.Duration) bool {
-	return r.Owner != nil && (r.SecondsLeft == nil || *r.SecondsLeft > 1000*ttl(d))
-}
-
 func (s *Store) readLeases(ctx context.Context) ([]leaseRow, error) {
 	return all[leaseRow](ctx, s.session, stmt(cqlReadLeases))
 }
 
 // AcquireShard implements storage.Runs. The lease ends by a TTL on the servers, so no two
-// processes' clocks are compared. A lease that never expires was not written by a worker, and is
-// taken over. If a worker does hold it, that worker's fence is the lower one from then on.
+// processes' clocks are compared.
 func (s *Store) AcquireShard(ctx context.Context, shard int, owner string, d time.Duration) (storage.Lease, error) {
 	op := fmt.Sprintf("shard %d", shard)
 	if shard < 0 || shard >= s.shards {
@@ -342,27 +333,15 @@ func (s *Store) AcquireShard(ctx context.Context, shard int, owner string, d tim
 		var first, held leaseRow
 		for _, r := range found {
 			first = r // newest_fence is the same in all
-			switch {
-			case r.Shard == nil:
-			case *r.Shard == shard:
+			if r.Shard != nil && *r.Shard == shard {
 				held = r
-			case *r.Shard < 0 || *r.Shard >= s.shards:
-				s.odd(ctx, owner, fmt.Sprintf("table shards has a row for shard %d, but the store's shards are 0 to %d: the row is ignored and can be deleted",
-					*r.Shard, s.shards-1))
 			}
 		}
 		if held.Owner != nil && *held.Owner != owner {
-			if !held.endless(d) {
-				return storage.Lease{}, fmt.Errorf("%s: %w: %s", op, storage.ErrConflict, *held.Owner)
-			}
-			s.odd(ctx, owner, fmt.Sprintf("the lease of shard %d, of %q, never expires, so no worker wrote it; taking it over", shard, *held.Owner))
+			return storage.Lease{}, fmt.Errorf("%s: %w: %s", op, storage.ErrConflict, *held.Owner)
 		}
 		newest := first.newest()
-		if err := s.plausible(newest); err != nil {
-			return storage.Lease{}, named(op, err)
-		}
-		s.sawFence(newest) // on its own, since what least adds may make it implausible
-		s.sawFence(first.least(s.clk.Now().UnixMicro()))
+		s.stamps.observe(first.least(s.clk.Now().UnixMicro()))
 		fence, err := s.timestamp(ctx, 0)
 		if err != nil {
 			return storage.Lease{}, named(op, err)
@@ -386,50 +365,10 @@ func (s *Store) AcquireShard(ctx context.Context, shard int, owner string, d tim
 			return storage.Lease{}, named(op, err)
 		}
 		if ok {
-			s.sawFence(l.Fence)
+			s.stamps.observe(l.Fence)
 			return l, nil
 		}
 		// Another worker took a lease meanwhile, of this shard or another.
-	}
-}
-
-// sawFence makes this process write above f from now on. It ignores an implausible fence: nothing
-// could replace writes at such a time.
-func (s *Store) sawFence(f storage.Fence) {
-	if s.plausible(f) == nil {
-		s.stamps.observe(f)
-	}
-}
-
-// longestLead is how far a fence may be ahead of the clock. A worker's clock is right within
-// seconds (Policy.MaxClockSkew). Fences would also run ahead if more than a million a second were
-// handed out.
-const longestLead = day
-
-// plausible refuses a newest fence that is too far ahead of the clock. Until that time no worker
-// could replace what is written with later fences.
-func (s *Store) plausible(f storage.Fence) error {
-	now := s.clk.Now()
-	if at := time.UnixMicro(int64(f)); at.Sub(now) > longestLead {
-		return fmt.Errorf("newest_fence in table shards is %s, more than %s ahead of the clock: no shard is leased, since rows "+
-			"written with later fences could not be replaced before that time; if no clock was that wrong, correct it with "+
-			"UPDATE shards SET newest_fence = %d WHERE ring = 0 IF newest_fence = %d",
-			at.UTC().Format(time.RFC3339), longestLead, now.UnixMicro(), int64(f))
-	}
-	return nil
-}
-
-// odd reports a row that no worker writes: it logs and records the message, once in the life of the
-// process.
-func (s *Store) odd(ctx context.Context, worker, message string) {
-	if _, told := s.told.LoadOrStore(message, true); told {
-		return
-	}
-	s.log.Warn(message)
-	if err := s.RecordError(ctx, storage.ComponentError{
-		Component: "aggregator", Worker: worker, TimeMs: clock.NowMs(s.clk), Start: -1, Message: message,
-	}); err != nil {
-		s.log.Warn("error not recorded", "err", err)
 	}
 }
 
@@ -451,7 +390,7 @@ func (s *Store) ReleaseShard(ctx context.Context, shard int, owner string) error
 	return named(fmt.Sprintf("release shard %d", shard), err)
 }
 
-// Leases implements storage.Operations. It skips rows of shards that do not exist.
+// Leases implements storage.Operations.
 func (s *Store) Leases(ctx context.Context) ([]storage.Lease, error) {
 	found, err := s.readLeases(ctx)
 	if err != nil {
@@ -459,7 +398,7 @@ func (s *Store) Leases(ctx context.Context) ([]storage.Lease, error) {
 	}
 	var out []storage.Lease
 	for _, r := range found {
-		if r.Shard != nil && *r.Shard >= 0 && *r.Shard < s.shards && r.Owner != nil {
+		if r.Shard != nil && r.Owner != nil {
 			out = append(out, storage.Lease{Shard: *r.Shard, Owner: *r.Owner, Fence: storage.Fence(r.Fence), ExpiresMs: r.ExpiresMs})
 		}
 	}

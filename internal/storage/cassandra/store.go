@@ -68,8 +68,6 @@ type Store struct {
 
 	// rawBytes is the mean size of the chunks in the page of raw chunks that has the largest so far.
 	rawBytes atomic.Int64
-
-	told sync.Map // the messages of odd that were logged already
 }
 
 var _ storage.Store = (*Store)(nil)
@@ -144,7 +142,7 @@ func open(ctx context.Context, session session, opts *Options, localDC string) (
 		return nil, err
 	}
 	for _, l := range leases {
-		s.sawFence(l.newest())
+		s.stamps.observe(l.newest())
 	}
 	return s, nil
 }
