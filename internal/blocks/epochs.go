@@ -22,8 +22,8 @@ func ValidBlockSize(n int) error {
 
 // Epoch says that from FromMs on, slices are cut into blocks of BlockSize.
 type Epoch struct {
-	FromMs    int64
-	BlockSize int
+	FromMs    int64 `json:"from_ms"`
+	BlockSize int   `json:"block_size"`
 }
 
 // Epochs is the history of the PBS, ordered by FromMs and never empty. The PBS of a slice, of

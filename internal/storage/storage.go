@@ -80,8 +80,8 @@ type Fence int64
 
 // SliceKey names a slice of a bucket.
 type SliceKey struct {
-	Bucket  metric.Bucket
-	StartMs int64
+	Bucket  metric.Bucket `json:"bucket"`
+	StartMs int64         `json:"slice_ms"`
 }
 
 // IndexPartition names one shard's partition of the index of a slice: the key (bucket, time_slice,
@@ -342,35 +342,35 @@ type Worker struct {
 // Run is the record of one run of one slice.
 type Run struct {
 	SliceKey
-	Worker    string
-	StartedMs int64
-	Duration  time.Duration
+	Worker    string        `json:"worker"`
+	StartedMs int64         `json:"started_ms"`
+	Duration  time.Duration `json:"duration_ns"`
 	// Blocks is the number of blocks ground, Schedules the number of roll-up rows written.
-	Blocks    int
-	Schedules int
+	Blocks    int `json:"blocks"`
+	Schedules int `json:"schedules"`
 	// BlockQueries counts the reads of cache blocks, and of raw or roll-up blocks where the cache
 	// could not serve. IndexQueries counts the paged reads of index partitions.
-	BlockQueries int
-	IndexQueries int
+	BlockQueries int `json:"block_queries"`
+	IndexQueries int `json:"index_queries"`
 	// Late counts the schedules recomputed for late data, Rescheduled the blocks put off to a later
 	// slice, Dropped the marks dropped because their input has expired.
-	Late        int
-	Rescheduled int
-	Dropped     int
+	Late        int `json:"late"`
+	Rescheduled int `json:"rescheduled"`
+	Dropped     int `json:"dropped"`
 	// Err says why the run was aborted. It is empty when the slice was completed.
-	Err string
+	Err string `json:"error,omitempty"`
 }
 
 // ComponentError is one row of the errors table.
 type ComponentError struct {
-	Component string
-	Worker    string
-	TimeMs    int64
+	Component string `json:"component"`
+	Worker    string `json:"worker"`
+	TimeMs    int64  `json:"time_ms"`
 	// Bucket, StartMs and Start say where the error happened. Start is -1 when no block is
 	// concerned.
 	SliceKey
-	Start   metric.ScheduleID
-	Message string
+	Start   metric.ScheduleID `json:"start"`
+	Message string            `json:"message"`
 }
 
 // Settings are recorded when a store is created. Only the epochs and the policy may change later.

@@ -2,6 +2,7 @@ package pebble
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"math"
@@ -133,7 +134,7 @@ func TestDamagedBlocksExpire(t *testing.T) {
 		require.NoError(t, batch.Set(sliceKey(at(n), sliceBegun), nil, nil))
 		require.NoError(t, batch.Set(sliceKey(at(n), sliceComplete), nil, nil))
 		r := storage.Run{Worker: "w", StartedMs: at(n).StartMs}
-		value, err := encodeRun(&r)
+		value, err := json.Marshal(r)
 		require.NoError(t, err)
 		require.NoError(t, batch.Set(runKey(&r), value, nil))
 	}

@@ -32,7 +32,7 @@ const (
 // RecordRun implements storage.Operations.
 func (s *Store) RecordRun(ctx context.Context, r storage.Run) error {
 	const op = "record run"
-	v, err := encodeRun(&r)
+	v, err := json.Marshal(r)
 	if err != nil {
 		return convert(op, err)
 	}
@@ -51,7 +51,7 @@ func (s *Store) RecentRuns(ctx context.Context, limit int) ([]storage.Run, error
 	}
 	runs := make([]storage.Run, len(values))
 	for i, v := range values {
-		if runs[i], err = decodeRun(v); err != nil {
+		if runs[i], err = decodeJSON[storage.Run]("run", v); err != nil {
 			return nil, convert(op, err)
 		}
 	}
@@ -85,7 +85,7 @@ func errorKey(prefix []byte, e *storage.ComponentError, value []byte) []byte {
 // keepErrors.
 func (s *Store) RecordError(ctx context.Context, e storage.ComponentError) error {
 	const op = "record error"
-	v, err := encodeError(&e)
+	v, err := json.Marshal(e)
 	if err != nil {
 		return convert(op, err)
 	}
@@ -107,7 +107,9 @@ func (s *Store) RecordError(ctx context.Context, e storage.ComponentError) error
 // RecentErrors implements storage.Operations.
 func (s *Store) RecentErrors(ctx context.Context) ([]storage.ComponentError, error) {
 	out, err := collect(ctx, s, "recent errors", []byte{tableErrors}, []byte{tableErrors + 1},
-		func(_, v []byte) (storage.ComponentError, error) { return decodeError(v) })
+		func(_, v []byte) (storage.ComponentError, error) {
+			return decodeJSON[storage.ComponentError]("error", v)
+		})
 	slices.SortStableFunc(out, func(a, b storage.ComponentError) int { return cmp.Compare(b.TimeMs, a.TimeMs) })
 	return out, err
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"time"
 
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/metric"
@@ -140,54 +139,21 @@ func (r *varints) take(n uint64) []byte {
 	return b
 }
 
-// Values that only operators read are stored as JSON, so that any tool can show them.
-type (
-	settingsValue struct {
-		Schema          int          `json:"schema"`
-		Ladder          string       `json:"ladder"`
-		GroupSize       int          `json:"group_size"`
-		IndexPartitions int          `json:"index_partitions"`
-		Epochs          []epochValue `json:"epochs"`
-		// Policy is absent in settings that a version without policies recorded.
-		Policy *storage.Policy `json:"policy,omitempty"`
-	}
-	epochValue struct {
-		FromMs    int64 `json:"from_ms"`
-		BlockSize int   `json:"block_size"`
-	}
-	runValue struct {
-		Bucket       int    `json:"bucket"`
-		SliceMs      int64  `json:"slice_ms"`
-		Worker       string `json:"worker"`
-		StartedMs    int64  `json:"started_ms"`
-		DurationNs   int64  `json:"duration_ns"`
-		Blocks       int    `json:"blocks"`
-		Schedules    int    `json:"schedules"`
-		BlockQueries int    `json:"block_queries"`
-		IndexQueries int    `json:"index_queries"`
-		Late         int    `json:"late"`
-		Rescheduled  int    `json:"rescheduled"`
-		Dropped      int    `json:"dropped"`
-		Err          string `json:"error,omitempty"`
-	}
-	errorValue struct {
-		Component string `json:"component"`
-		Worker    string `json:"worker"`
-		TimeMs    int64  `json:"time_ms"`
-		Bucket    int    `json:"bucket"`
-		SliceMs   int64  `json:"slice_ms"`
-		Start     int64  `json:"start"`
-		Message   string `json:"message"`
-	}
-)
+// settingsValue is how settings are stored. As what only operators read, that is JSON, which any tool can show.
+type settingsValue struct {
+	Schema          int           `json:"schema"`
+	Ladder          string        `json:"ladder"`
+	GroupSize       int           `json:"group_size"`
+	IndexPartitions int           `json:"index_partitions"`
+	Epochs          blocks.Epochs `json:"epochs"`
+	// Policy is absent in settings that a version without policies recorded.
+	Policy *storage.Policy `json:"policy,omitempty"`
+}
 
 func encodeSettings(s *storage.Settings) ([]byte, error) {
 	v := settingsValue{
 		Schema: schemaVersion, Ladder: s.Ladder.String(),
-		GroupSize: s.GroupSize, IndexPartitions: s.IndexPartitions,
-	}
-	for _, e := range s.Epochs {
-		v.Epochs = append(v.Epochs, epochValue(e))
+		GroupSize: s.GroupSize, IndexPartitions: s.IndexPartitions, Epochs: s.Epochs,
 	}
 	if !s.Policy.Equal(storage.Policy{}) {
 		v.Policy = &s.Policy
@@ -206,12 +172,9 @@ func decodeSettings(b []byte) (s storage.Settings, policy, current bool, err err
 		return s, false, false, fmt.Errorf("%w: the store has schema version %d, this program knows %d: "+
 			"use the program that made it, or a newer one", storage.ErrSettings, v.Schema, schemaVersion)
 	}
-	s = storage.Settings{GroupSize: v.GroupSize, IndexPartitions: v.IndexPartitions}
+	s = storage.Settings{GroupSize: v.GroupSize, IndexPartitions: v.IndexPartitions, Epochs: v.Epochs}
 	if s.Ladder, err = metric.ParseLadder(v.Ladder); err != nil {
 		return s, false, false, fmt.Errorf("%w: recorded settings: %w", storage.ErrCorrupt, err)
-	}
-	for _, e := range v.Epochs {
-		s.Epochs = append(s.Epochs, blocks.Epoch(e))
 	}
 	if err := validateSettings(&s); err != nil {
 		return s, false, false, fmt.Errorf("%w: recorded %w", storage.ErrCorrupt, err)
@@ -220,41 +183,6 @@ func decodeSettings(b []byte) (s storage.Settings, policy, current bool, err err
 		s.Policy = *v.Policy
 	}
 	return s, v.Policy != nil, v.Schema == schemaVersion, nil
-}
-
-func encodeRun(r *storage.Run) ([]byte, error) {
-	return json.Marshal(runValue{
-		Bucket: int(r.Bucket), SliceMs: r.StartMs, Worker: r.Worker, StartedMs: r.StartedMs,
-		DurationNs: int64(r.Duration), Blocks: r.Blocks, Schedules: r.Schedules,
-		BlockQueries: r.BlockQueries, IndexQueries: r.IndexQueries,
-		Late: r.Late, Rescheduled: r.Rescheduled, Dropped: r.Dropped, Err: r.Err,
-	})
-}
-
-func decodeRun(b []byte) (storage.Run, error) {
-	v, err := decodeJSON[runValue]("run", b)
-	return storage.Run{
-		SliceKey: storage.SliceKey{Bucket: metric.Bucket(v.Bucket), StartMs: v.SliceMs},
-		Worker:   v.Worker, StartedMs: v.StartedMs, Duration: time.Duration(v.DurationNs),
-		Blocks: v.Blocks, Schedules: v.Schedules, BlockQueries: v.BlockQueries, IndexQueries: v.IndexQueries,
-		Late: v.Late, Rescheduled: v.Rescheduled, Dropped: v.Dropped, Err: v.Err,
-	}, err
-}
-
-func encodeError(e *storage.ComponentError) ([]byte, error) {
-	return json.Marshal(errorValue{
-		Component: e.Component, Worker: e.Worker, TimeMs: e.TimeMs,
-		Bucket: int(e.Bucket), SliceMs: e.StartMs, Start: int64(e.Start), Message: e.Message,
-	})
-}
-
-func decodeError(b []byte) (storage.ComponentError, error) {
-	v, err := decodeJSON[errorValue]("error", b)
-	return storage.ComponentError{
-		Component: v.Component, Worker: v.Worker, TimeMs: v.TimeMs,
-		SliceKey: storage.SliceKey{Bucket: metric.Bucket(v.Bucket), StartMs: v.SliceMs},
-		Start:    metric.ScheduleID(v.Start), Message: v.Message,
-	}, err
 }
 
 func decodeJSON[T any](what string, b []byte) (T, error) {
