@@ -39,16 +39,11 @@ const (
 	settingPolicy  = "policies"
 )
 
-// storeSettings and epoch are the stored form of settings: JSON, so that any tool can show them.
+// storeSettings is how settings are stored. Like the others that is JSON, which any tool can show.
 type storeSettings struct {
 	Ladder          string `json:"ladder"`
 	GroupSize       int    `json:"group_size"`
 	IndexPartitions int    `json:"index_partitions"`
-}
-
-type epoch struct {
-	FromMs    int64 `json:"from_ms"`
-	BlockSize int   `json:"block_size"`
 }
 
 // readSetting returns the value of a setting, "" if there is none.
@@ -88,9 +83,9 @@ func readSettings(ctx context.Context, s session) (storage.Settings, error) {
 	if err != nil {
 		return out, err
 	}
-	var v storeSettings
-	if err := json.Unmarshal([]byte(text), &v); err != nil {
-		return out, fmt.Errorf("%w: setting %s %q: %w", storage.ErrCorrupt, settingStore, text, err)
+	v, err := decodeSetting[storeSettings](settingStore, text)
+	if err != nil {
+		return out, err
 	}
 	out.GroupSize, out.IndexPartitions = v.GroupSize, v.IndexPartitions
 	if out.Ladder, err = metric.ParseLadder(v.Ladder); err != nil {
@@ -100,45 +95,73 @@ func readSettings(ctx context.Context, s session) (storage.Settings, error) {
 	return out, err
 }
 
-// readEpochs returns the epochs, and their stored text to compare with.
-func readEpochs(ctx context.Context, s session) (blocks.Epochs, string, error) {
+// agreed reads a setting that processes change in turn; "" if there is none.
+func agreed(ctx context.Context, s session, name string) (string, error) {
 	// A change with unknown outcome may be accepted but not yet visible to reads. A condition makes
 	// the servers finish such a change before they evaluate it. This condition is never met.
-	if _, err := s.cas(ctx, stmt(cqlSwapSetting, "", settingEpochs, "").again()); err != nil {
-		return nil, "", fmt.Errorf("read setting %s: %w", settingEpochs, err)
+	if _, err := s.cas(ctx, stmt(cqlSwapSetting, "", name, "").again()); err != nil {
+		return "", fmt.Errorf("read setting %s: %w", name, err)
 	}
-	text, err := readSetting(ctx, s, settingEpochs)
+	return readSetting(ctx, s, name)
+}
+
+func decodeSetting[T any](name, text string) (value T, err error) {
+	if err = json.Unmarshal([]byte(text), &value); err != nil {
+		err = fmt.Errorf("%w: setting %s %q: %w", storage.ErrCorrupt, name, text, err)
+	}
+	return value, err
+}
+
+// replace writes the value of a setting if old is what is stored. It returns ErrConflict if it is not.
+func replace(ctx context.Context, s session, name, old string, value any) error {
+	text, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	ok, err := swapSetting(ctx, s, name, old, string(text))
+	if err == nil && !ok {
+		err = errChanged
+	}
+	return err
+}
+
+var errChanged = fmt.Errorf("another process has changed it: %w", storage.ErrConflict)
+
+// readEpochs returns the epochs, and their stored text to compare with.
+func readEpochs(ctx context.Context, s session) (blocks.Epochs, string, error) {
+	text, err := agreed(ctx, s, settingEpochs)
 	if err != nil {
 		return nil, "", err
 	}
-	var list []epoch
-	if err := json.Unmarshal([]byte(text), &list); err != nil || len(list) == 0 {
-		return nil, "", fmt.Errorf("%w: setting %s %q", storage.ErrCorrupt, settingEpochs, text)
+	list, err := decodeSetting[blocks.Epochs](settingEpochs, text)
+	if err == nil && len(list) == 0 {
+		err = fmt.Errorf("%w: setting %s %q", storage.ErrCorrupt, settingEpochs, text)
 	}
 	var out blocks.Epochs
-	for _, e := range list {
-		if out, err = out.Add(blocks.Epoch(e)); err != nil {
-			return nil, "", fmt.Errorf("%w: setting %s %q: %w", storage.ErrCorrupt, settingEpochs, text, err)
+	for i := 0; i < len(list) && err == nil; i++ {
+		if out, err = out.Add(list[i]); err != nil {
+			err = fmt.Errorf("%w: setting %s %q: %w", storage.ErrCorrupt, settingEpochs, text, err)
 		}
 	}
-	return out, text, nil
+	return out, text, err
 }
 
 // readPolicies returns the policies, and their stored text to compare with; "" if there are none.
 func readPolicies(ctx context.Context, s session) (storage.Policies, string, error) {
-	// As with epochs, this makes an accepted change visible.
-	if _, err := s.cas(ctx, stmt(cqlSwapSetting, "", settingPolicy, "")); err != nil {
-		return nil, "", fmt.Errorf("read setting %s: %w", settingPolicy, err)
-	}
-	text, err := readSetting(ctx, s, settingPolicy)
+	text, err := agreed(ctx, s, settingPolicy)
 	if err != nil || text == "" {
 		return nil, "", err
 	}
-	var out storage.Policies
-	if err := json.Unmarshal([]byte(text), &out); err != nil || len(out) == 0 {
-		return nil, "", fmt.Errorf("%w: setting %s %q", storage.ErrCorrupt, settingPolicy, text)
+	found, err := decodePolicies(text)
+	return found, text, err
+}
+
+func decodePolicies(text string) (storage.Policies, error) {
+	found, err := decodeSetting[storage.Policies](settingPolicy, text)
+	if err == nil && len(found) == 0 {
+		err = fmt.Errorf("%w: setting %s %q", storage.ErrCorrupt, settingPolicy, text)
 	}
-	return out, text, nil
+	return found, err
 }
 
 // policies returns the recorded policies. If there are none, or the last one lacks settings that an earlier version
@@ -164,11 +187,7 @@ func policies(ctx context.Context, s session, opts *Options, l metric.Ladder) (s
 			return found, nil
 		}
 	}
-	text, err := json.Marshal(next)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := swapSetting(ctx, s, settingPolicy, old, string(text)); err != nil {
+	if err := replace(ctx, s, settingPolicy, old, next); err != nil && !errors.Is(err, storage.ErrConflict) {
 		return nil, err
 	}
 	if found, _, err = readPolicies(ctx, s); err == nil && found == nil {
@@ -196,18 +215,10 @@ func (s *Store) SetPolicy(ctx context.Context, p storage.Policy) error {
 	case len(found) > 0 && found.Now().Equal(known):
 		next = found.Set(p, s.clk.Now().UnixMilli())
 	default:
-		return fmt.Errorf("%s: another process has changed it: %w", op, storage.ErrConflict)
+		return named(op, errChanged)
 	}
-	nextText, err := json.Marshal(next)
-	if err != nil {
+	if err := replace(ctx, s.session, settingPolicy, text, next); err != nil {
 		return named(op, err)
-	}
-	ok, err := swapSetting(ctx, s.session, settingPolicy, text, string(nextText))
-	if err != nil {
-		return named(op, err)
-	}
-	if !ok {
-		return fmt.Errorf("%s: another process has changed it: %w", op, storage.ErrConflict)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -222,9 +233,9 @@ func (s *Store) checkPolicy(ctx context.Context) error {
 	if err != nil || text == "" {
 		return err // nobody has recorded one, and this process does not
 	}
-	var found storage.Policies
-	if err := json.Unmarshal([]byte(text), &found); err != nil || len(found) == 0 {
-		return fmt.Errorf("%w: setting %s %q", storage.ErrCorrupt, settingPolicy, text)
+	found, err := decodePolicies(text)
+	if err != nil {
+		return err
 	}
 	var changed []string
 	for _, d := range s.policy().Differences(found.Now(), s.ladder) {
@@ -247,15 +258,6 @@ func (s *Store) policy() storage.Policy { return s.history().Now() }
 // WholeFrom implements storage.Store.
 func (s *Store) WholeFrom(b metric.Bucket, nowMs int64) int64 { return s.history().WholeFrom(b, nowMs) }
 
-func encodeEpochs(epochs blocks.Epochs) (string, error) {
-	list := make([]epoch, len(epochs))
-	for i, e := range epochs {
-		list[i] = epoch(e)
-	}
-	text, err := json.Marshal(list)
-	return string(text), err
-}
-
 // recordSettings records the settings of a new store. Settings that are recorded already must be
 // the same.
 func recordSettings(ctx context.Context, s session, opts *Options, localDC string) (storage.Settings, error) {
@@ -267,21 +269,14 @@ func recordSettings(ctx context.Context, s session, opts *Options, localDC strin
 	}
 	first := opts.Settings.OrNew()
 	// The epochs come first: whoever finds the settings finds them too.
-	text, err := encodeEpochs(first.Epochs)
-	if err != nil {
-		return storage.Settings{}, err
-	}
-	if _, err := swapSetting(ctx, s, settingEpochs, "", text); err != nil {
-		return storage.Settings{}, err
-	}
-	v, err := json.Marshal(storeSettings{
-		Ladder: first.Ladder.String(), GroupSize: first.GroupSize, IndexPartitions: first.IndexPartitions,
-	})
-	if err != nil {
-		return storage.Settings{}, err
-	}
-	if _, err := swapSetting(ctx, s, settingStore, "", string(v)); err != nil {
-		return storage.Settings{}, err
+	v := storeSettings{Ladder: first.Ladder.String(), GroupSize: first.GroupSize, IndexPartitions: first.IndexPartitions}
+	for _, row := range []struct {
+		name  string
+		value any
+	}{{settingEpochs, first.Epochs}, {settingStore, v}} {
+		if err := replace(ctx, s, row.name, "", row.value); err != nil && !errors.Is(err, storage.ErrConflict) {
+			return storage.Settings{}, err
+		}
 	}
 	recorded, err := readSettings(ctx, s)
 	if err != nil {
@@ -416,7 +411,7 @@ func (s *Store) AddEpoch(ctx context.Context, e blocks.Epoch) error {
 	}
 	if !slices.Equal(known, epochs) {
 		s.setEpochs(epochs)
-		return fmt.Errorf("%s: another process has added one: %w", op, storage.ErrConflict)
+		return named(op, errChanged)
 	}
 	next, err := epochs.Add(e)
 	if errors.Is(err, blocks.ErrEpochTooSoon) {
@@ -428,16 +423,8 @@ func (s *Store) AddEpoch(ctx context.Context, e blocks.Epoch) error {
 	if err := storage.CheckUnused(ctx, s, s.ladder, e); err != nil {
 		return named(op, err)
 	}
-	nextText, err := encodeEpochs(next)
-	if err != nil {
+	if err := replace(ctx, s.session, settingEpochs, text, next); err != nil {
 		return named(op, err)
-	}
-	ok, err := swapSetting(ctx, s.session, settingEpochs, text, nextText)
-	if err != nil {
-		return named(op, err)
-	}
-	if !ok {
-		return fmt.Errorf("%s: another process has added one: %w", op, storage.ErrConflict)
 	}
 	s.setEpochs(next)
 	return nil
