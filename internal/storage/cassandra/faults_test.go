@@ -47,8 +47,6 @@ var faults = map[string]fault{"lost": lost, "unanswered": unanswered, "stuck": s
 
 // flaky makes a request fail: the one sent when at has been counted down to 0.
 type flaky struct {
-	session
-
 	mu   sync.Mutex
 	at   int // below 0 for none
 	kind fault
@@ -87,7 +85,7 @@ func (f *flaky) deliver(t *testing.T) {
 	f.late = nil
 }
 
-func (f *flaky) do(ctx context.Context, request func(context.Context) error) error {
+func (f *flaky) do(ctx context.Context, _ string, request func(context.Context) error) error {
 	f.mu.Lock()
 	hit, kind, waits, meanwhile := f.at == f.sent, f.kind, f.stuck, f.meanwhile
 	if f.aside != f.sent {
@@ -114,34 +112,6 @@ func (f *flaky) do(ctx context.Context, request func(context.Context) error) err
 		<-ctx.Done()
 	}
 	return convert(ctx, gocql.ErrTimeoutNoResponse)
-}
-
-func (f *flaky) exec(ctx context.Context, tsUs int64, stmts ...statement) error {
-	return f.do(ctx, func(ctx context.Context) error { return f.session.exec(ctx, tsUs, stmts...) })
-}
-
-func (f *flaky) cas(ctx context.Context, stmts ...statement) (applied bool, err error) {
-	err = f.do(ctx, func(ctx context.Context) error {
-		applied, err = f.session.cas(ctx, stmts...)
-		return err
-	})
-	return applied && err == nil, err
-}
-
-func (f *flaky) page(ctx context.Context, st statement, size int, from []byte, dest any) (next []byte, err error) {
-	err = f.do(ctx, func(ctx context.Context) error {
-		next, err = f.session.page(ctx, st, size, from, dest)
-		return err
-	})
-	return next, err
-}
-
-func (f *flaky) clocks(ctx context.Context) (found []reading, err error) {
-	err = f.do(ctx, func(ctx context.Context) error {
-		found, err = f.session.clocks(ctx)
-		return err
-	})
-	return found, err
 }
 
 // place returns an empty keyspace with the tables, for one test.
@@ -177,8 +147,8 @@ func start(t *testing.T, o Options) *process {
 	t.Helper()
 	s, c, err := connect(t.Context(), &o, o.Keyspace)
 	require.NoError(t, err)
-	f := &flaky{session: s, at: -1, aside: -1}
-	st, err := open(t.Context(), &limited{session: f, limiter: newLimiter(o.MaxInFlight)}, &o, c.localDC)
+	f := &flaky{at: -1, aside: -1}
+	st, err := open(t.Context(), limited(around{s, f.do}, newLimiter(o.MaxInFlight)), &o, c.localDC)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, st.Close()) })
 	return &process{st, f}

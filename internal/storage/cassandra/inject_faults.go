@@ -29,7 +29,8 @@ func inject(s session, log *slog.Logger) session {
 	if err != nil {
 		panic(err)
 	}
-	return &failing{session: s, log: log, rate: rate, rng: rand.New(rand.NewPCG(seed, 0))}
+	f := &failing{log: log, rate: rate, rng: rand.New(rand.NewPCG(seed, 0))}
+	return around{s, f.do}
 }
 
 // injected are the kinds of faults: whether the request is executed, and which error it returns.
@@ -45,7 +46,6 @@ var injected = []struct {
 }
 
 type failing struct {
-	session
 	log  *slog.Logger
 	rate float64
 
@@ -53,46 +53,18 @@ type failing struct {
 	rng *rand.Rand
 }
 
-func (f *failing) do(request string, send func() error) error {
+func (f *failing) do(ctx context.Context, request string, send func(context.Context) error) error {
 	f.mu.Lock()
 	hit, kind := f.rng.Float64() < f.rate, injected[f.rng.IntN(len(injected))]
 	f.mu.Unlock()
 	if !hit {
-		return send()
+		return send(ctx)
 	}
 	f.log.Info("a fault is injected", "kind", kind.name, "request", request)
 	if kind.done {
-		if err := send(); err != nil {
+		if err := send(ctx); err != nil {
 			return err
 		}
 	}
 	return fmt.Errorf("%w: injected: %s", kind.err, kind.name)
-}
-
-func (f *failing) exec(ctx context.Context, tsUs int64, stmts ...statement) error {
-	return f.do("exec", func() error { return f.session.exec(ctx, tsUs, stmts...) })
-}
-
-func (f *failing) cas(ctx context.Context, stmts ...statement) (applied bool, err error) {
-	err = f.do("cas", func() error {
-		applied, err = f.session.cas(ctx, stmts...)
-		return err
-	})
-	return applied && err == nil, err
-}
-
-func (f *failing) page(ctx context.Context, st statement, size int, from []byte, dest any) (next []byte, err error) {
-	err = f.do("page", func() error {
-		next, err = f.session.page(ctx, st, size, from, dest)
-		return err
-	})
-	return next, err
-}
-
-func (f *failing) clocks(ctx context.Context) (found []reading, err error) {
-	err = f.do("clocks", func() error {
-		found, err = f.session.clocks(ctx)
-		return err
-	})
-	return found, err
 }

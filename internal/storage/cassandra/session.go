@@ -136,35 +136,42 @@ func (d *driver) page(ctx context.Context, st statement, size int, from []byte, 
 
 func (d *driver) close() { d.Session.Close() }
 
-// limited lets at most as many requests wait for an answer at once as limiter allows.
-type limited struct {
+// around passes every request of a session through do.
+type around struct {
 	session
-	limiter *limiter
+	do func(ctx context.Context, request string, send func(context.Context) error) error
 }
 
-func (l *limited) exec(ctx context.Context, tsUs int64, stmts ...statement) error {
-	return l.limiter.do(ctx, func() error { return l.session.exec(ctx, tsUs, stmts...) })
+// limited lets at most as many requests wait for an answer at once as l allows.
+func limited(s session, l *limiter) session {
+	return around{s, func(ctx context.Context, _ string, send func(context.Context) error) error {
+		return l.do(ctx, func() error { return send(ctx) })
+	}}
 }
 
-func (l *limited) cas(ctx context.Context, stmts ...statement) (applied bool, err error) {
-	err = l.limiter.do(ctx, func() error {
-		applied, err = l.session.cas(ctx, stmts...)
+func (a around) exec(ctx context.Context, tsUs int64, stmts ...statement) error {
+	return a.do(ctx, "exec", func(ctx context.Context) error { return a.session.exec(ctx, tsUs, stmts...) })
+}
+
+func (a around) cas(ctx context.Context, stmts ...statement) (applied bool, err error) {
+	err = a.do(ctx, "cas", func(ctx context.Context) error {
+		applied, err = a.session.cas(ctx, stmts...)
 		return err
 	})
-	return applied, err
+	return applied && err == nil, err
 }
 
-func (l *limited) page(ctx context.Context, st statement, size int, from []byte, dest any) (next []byte, err error) {
-	err = l.limiter.do(ctx, func() error {
-		next, err = l.session.page(ctx, st, size, from, dest)
+func (a around) page(ctx context.Context, st statement, size int, from []byte, dest any) (next []byte, err error) {
+	err = a.do(ctx, "page", func(ctx context.Context) error {
+		next, err = a.session.page(ctx, st, size, from, dest)
 		return err
 	})
 	return next, err
 }
 
-func (l *limited) clocks(ctx context.Context) (found []reading, err error) {
-	err = l.limiter.do(ctx, func() error {
-		found, err = l.session.clocks(ctx)
+func (a around) clocks(ctx context.Context) (found []reading, err error) {
+	err = a.do(ctx, "clocks", func(ctx context.Context) error {
+		found, err = a.session.clocks(ctx)
 		return err
 	})
 	return found, err

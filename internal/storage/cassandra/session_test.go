@@ -91,7 +91,7 @@ func (w *watched) close()                                    {}
 // Every request goes through the limiter.
 func TestEveryRequestIsLimited(t *testing.T) {
 	w := &watched{limiter: newLimiter(2)}
-	l := &limited{session: w, limiter: w.limiter}
+	l := limited(w, w.limiter)
 	require.ErrorIs(t, l.exec(t.Context(), 1), errRequest)
 	_, err := l.cas(t.Context())
 	require.ErrorIs(t, err, errRequest)

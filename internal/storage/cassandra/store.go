@@ -91,7 +91,7 @@ func Open(ctx context.Context, opts Options) (*Store, error) {
 			"use LOCAL_QUORUM if there are several copies", "consistency", opts.Consistency)
 	}
 	limiter := newLimiter(opts.MaxInFlight)
-	st, err := open(ctx, &limited{session: inject(s, opts.Logger), limiter: limiter}, &opts, c.localDC)
+	st, err := open(ctx, limited(inject(s, opts.Logger), limiter), &opts, c.localDC)
 	if err != nil {
 		s.close()
 		return nil, err
