@@ -82,7 +82,7 @@ func (a *applier) makeKeyspace(ctx context.Context, replication string) error {
 		return err
 	}
 	if there == nil && replication == "" {
-		if c, err = wholeCluster(ctx, a.opts, d, c); err != nil {
+		if err := checkWhole(a.opts, &c); err != nil {
 			return err
 		}
 	}
@@ -105,26 +105,16 @@ func (a *applier) makeKeyspace(ctx context.Context, replication string) error {
 	return nil
 }
 
-// wholeCluster looks at the cluster again until it knows the data centre of each node, and as many
-// nodes as --cassandra-hosts names. A node that has just started may not know all others yet; the
-// default number of copies, which stays, would be too small.
-func wholeCluster(ctx context.Context, o *Options, s session, c cluster) (cluster, error) {
-	begin := o.Clock.Elapsed()
-	for c.known() < max(c.nodes, len(o.Hosts)) {
-		if o.Clock.Elapsed()-begin >= agreementWait {
-			return c, refuse("the number of copies cannot follow from the number of nodes: a node knows %d of %d: "+
-				"if the cluster has just started, try again when `nodetool status` shows all nodes; otherwise choose the copies, as with --replication %s=%d",
-				c.known(), max(c.nodes, len(o.Hosts)), c.localDC, min(3, max(c.nodes, len(o.Hosts))))
-		}
-		err := o.Clock.Sleep(ctx, versionPoll)
-		if err == nil {
-			c, err = look(ctx, o, s)
-		}
-		if err != nil {
-			return c, err
-		}
+// checkWhole refuses a cluster of which a node does not know the data centre of each node, and as many nodes as
+// --cassandra-hosts names. A node that has just started may not know all others yet; the default number of copies,
+// which stays, would be too small.
+func checkWhole(o *Options, c *cluster) error {
+	if all := max(c.nodes, len(o.Hosts)); c.known() < all {
+		return refuse("the number of copies cannot follow from the number of nodes: a node knows %d of %d: "+
+			"if the cluster has just started, try again when `nodetool status` shows all nodes; otherwise choose the copies, as with --replication %s=%d",
+			c.known(), all, c.localDC, min(3, all))
 	}
-	return c, nil
+	return nil
 }
 
 // copiesByDC parses a replication into the form that Cassandra keeps, by data centre.
