@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -101,34 +100,6 @@ func (d *disk) free() (freeBytes, totalBytes int64, ok bool) {
 	return int64(u.AvailBytes), int64(u.TotalBytes), true
 }
 
-// usage returns the space that the files in the directory take on disk, in bytes, by purpose. It
-// asks the file system: Pebble's own figures leave out the space that is preallocated for logs.
-func (d *disk) usage() map[string]int64 {
-	parts := map[string]int64{"data": 0, "log": 0, "reserve": 0, "other": 0}
-	names, err := d.base.List(d.dir)
-	if err != nil {
-		return nil
-	}
-	for _, name := range names {
-		info, err := d.base.Stat(d.base.PathJoin(d.dir, name))
-		if err != nil || info.IsDir() {
-			continue // a file may be deleted meanwhile
-		}
-		part := "other"
-		switch path.Ext(name) {
-		case tableSuffix, blobSuffix:
-			part = "data"
-		case logSuffix:
-			part = "log"
-		}
-		if name == ballastName {
-			part = "reserve"
-		}
-		parts[part] += allocated(info)
-	}
-	return parts
-}
-
 // admit returns nil if n more bytes may be written by rule 1.
 func (d *disk) admit(n int) error { return d.admitAbove(d.reserve, n) }
 
@@ -163,6 +134,14 @@ func (d *disk) allowTable(floor int64) error {
 
 func (d *disk) ballastPath() string { return d.base.PathJoin(d.dir, ballastName) }
 
+// ballastBytes returns what the ballast file takes on disk, 0 if there is none: all but its text is preallocated.
+func (d *disk) ballastBytes() int64 {
+	if info, err := d.base.Stat(d.ballastPath()); err != nil || info.Size() == 0 {
+		return 0
+	}
+	return d.reserve / 4
+}
+
 func (d *disk) dropBallast() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -181,7 +160,7 @@ func (d *disk) restoreBallast() {
 		return
 	}
 	d.ballast = true
-	if info, err := d.base.Stat(d.ballastPath()); err == nil && info.Size() > 0 {
+	if d.ballastBytes() > 0 {
 		return
 	}
 	if err := d.writeBallast(); err != nil {

@@ -53,7 +53,7 @@ func figures() []figure {
 }
 
 var (
-	descDisk = prometheus.NewDesc("quern_pebble_disk_bytes", "Bytes that the files in the data directory take on the disk: "+
+	descDisk = prometheus.NewDesc("quern_pebble_disk_bytes", "Bytes of the files in the data directory: "+
 		"of data (tables), log, reserve (the ballast file) and other.", []string{"part"}, nil)
 	descDoubt = prometheus.NewDesc("quern_pebble_clock_doubted", "1 while nothing is written, ground or expired because the clock is not near the newest time that the store has seen.", nil, nil)
 	descFree  = prometheus.NewDesc("quern_pebble_filesystem_free_bytes", "Bytes that are free on the store's file system.", nil, nil)
@@ -78,7 +78,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		*lsm.Metrics
 		free, size int64
 		told       bool // whether free and size are known
-		usage      map[string]int64
+		reserve    int64
 	}
 	states := make(chan state, 1)
 	if c.store.failures.check() != nil || c.store.disk.closing.Err() != nil {
@@ -87,7 +87,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	if c.store.run("metrics", func() error {
 		s := state{Metrics: c.store.db.Metrics()}
 		s.free, s.size, s.told = c.store.disk.free()
-		s.usage = c.store.disk.usage()
+		s.reserve = c.store.disk.ballastBytes()
 		states <- s
 		return nil
 	}) != nil {
@@ -103,7 +103,10 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(descFree, prometheus.GaugeValue, float64(s.free))
 		ch <- prometheus.MustNewConstMetric(descSize, prometheus.GaugeValue, float64(s.size))
 	}
-	for part, n := range s.usage {
+	tables, blobs := s.Table.Local, s.BlobFiles.Local
+	data := tables.LiveSize + tables.ObsoleteSize + tables.ZombieSize + blobs.LiveSize + blobs.ObsoleteSize + blobs.ZombieSize
+	log := s.WAL.PhysicalSize + s.WAL.ObsoletePhysicalSize
+	for part, n := range map[string]uint64{"data": data, "log": log, "reserve": uint64(s.reserve), "other": s.DiskSpaceUsage() - data - log} {
 		ch <- prometheus.MustNewConstMetric(descDisk, prometheus.GaugeValue, float64(n), part)
 	}
 	for _, f := range figures() {
