@@ -209,35 +209,6 @@ func gather[T any](t *testing.T, seq iter.Seq2[T, error]) []T {
 	return out
 }
 
-// No id is handed out twice, however a lease of ids fails.
-func TestFaultsOfLeaseIDs(t *testing.T) {
-	o := place(t)
-	p, other := start(t, o), start(t, o)
-	given := map[metric.ScheduleID]bool{}
-	take := func(r blocks.Range, err error) error {
-		if err == nil {
-			require.Equal(t, 3, r.Len())
-			for id := r.Start; id < r.End; id++ {
-				require.False(t, given[id], "id %d is given twice", id)
-				given[id] = true
-			}
-		}
-		return err
-	}
-	sweep(t, func(t *testing.T, _, k int, kind fault) bool {
-		reached := p.interrupted(t, k, kind, func(ctx context.Context) error { return take(p.LeaseIDs(ctx, 3)) })
-		require.NoError(t, take(other.LeaseIDs(t.Context(), 3)))
-		p.flaky.deliver(t)
-		require.NoError(t, take(p.LeaseIDs(t.Context(), 3)))
-		return reached
-	})
-	leased, err := other.LeasedIDs(t.Context())
-	require.NoError(t, err)
-	for id := range given {
-		require.True(t, leased.Contains(id))
-	}
-}
-
 // However a claim fails, and whoever claims next: each series has one id and keeps it, no two
 // series have the same id, and the lists by source and by id agree.
 func TestFaultsOfClaimSchedules(t *testing.T) {

@@ -40,30 +40,6 @@ func requireState(t *testing.T, l *limiter, limit, running, waiting int) {
 	require.Equal(t, []int{limit, running, waiting}, []int{gotLimit, gotRunning, gotWaiting}, "limit, running, waiting")
 }
 
-func TestLimiterBoundsWhatIsUnderWay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const bound, requests = 10, 500
-		l := newLimiter(bound)
-		var running, most, done atomic.Int64
-		var wg sync.WaitGroup
-		for i := range requests {
-			wg.Go(func() {
-				assertNoError(t, l.do(t.Context(), func() error {
-					most.Store(max(most.Load(), running.Add(1)))
-					time.Sleep(time.Duration(1+i%7) * time.Millisecond)
-					running.Add(-1)
-					done.Add(1)
-					return nil
-				}))
-			})
-		}
-		wg.Wait()
-		require.EqualValues(t, requests, done.Load())
-		require.EqualValues(t, bound, most.Load(), "not more, and not fewer while others wait")
-		requireState(t, l, bound, 0, 0)
-	})
-}
-
 func assertNoError(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -264,25 +240,5 @@ func TestLimiterWaiterGivesUp(t *testing.T) {
 				require.ErrorIs(t, l.do(ctx, func() error { panic("was sent") }), c.want, "it has ended before")
 			})
 		})
-	}
-}
-
-// A waiter whose turn comes just as its context ends either goes or passes the turn on.
-func TestLimiterTurnAndEndAtOnce(t *testing.T) {
-	l := newLimiter(1)
-	for range 2000 {
-		held := enterN(t, l, 1)
-		ctx, cancel := context.WithCancel(t.Context())
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			if era, err := l.enter(ctx); err == nil {
-				l.leave(era, nil)
-			}
-		})
-		wg.Go(func() { assertNoError(t, l.do(t.Context(), func() error { return nil })) })
-		wg.Go(cancel)
-		wg.Go(func() { leaveAll(l, held, nil) })
-		wg.Wait()
-		requireState(t, l, 1, 0, 0)
 	}
 }

@@ -139,46 +139,6 @@ func (i *interjected) cas(ctx context.Context, stmts ...statement) (bool, error)
 	return i.session.cas(ctx, stmts...)
 }
 
-// Two processes ask for leases at the same moment. One of them gets a shard that both ask for. If
-// they ask for two shards, each gets its own, with its own fence.
-func TestLeasesTakenMeanwhile(t *testing.T) {
-	o := place(t)
-	p, other := start(t, o), start(t, o)
-	between := &interjected{session: p.session}
-	p.session = between
-	var theirs storage.Lease
-	taken := func(shard int) func() {
-		return func() {
-			var err error
-			theirs, err = other.AcquireShard(t.Context(), shard, "other", time.Hour)
-			require.NoError(t, err)
-		}
-	}
-	between.first = taken(0)
-	_, err := p.AcquireShard(t.Context(), 0, "mine", time.Hour)
-	require.ErrorIs(t, err, storage.ErrConflict)
-
-	between.first = taken(1)
-	mine, err := p.AcquireShard(t.Context(), 2, "mine", time.Hour)
-	require.NoError(t, err)
-	require.Greater(t, mine.Fence, theirs.Fence, "it was given out later")
-
-	// The lease that a process takes for its own has ended, and belongs to another process.
-	between.first = func() {
-		require.NoError(t, other.ReleaseShard(t.Context(), 2, "mine"))
-		taken(2)()
-	}
-	_, err = p.AcquireShard(t.Context(), 2, "mine", time.Hour)
-	require.ErrorIs(t, err, storage.ErrConflict)
-
-	leases, err := p.Leases(t.Context())
-	require.NoError(t, err)
-	require.Len(t, leases, 3)
-	for _, l := range leases {
-		require.Equal(t, "other", l.Owner, "shard %d", l.Shard)
-	}
-}
-
 // Two processes set a block size at the same moment: one gets an error, and the other's block size
 // stays.
 func TestEpochsAddedMeanwhile(t *testing.T) {

@@ -14,7 +14,6 @@ import (
 	"github.com/gocql/gocql"
 	"github.com/stretchr/testify/require"
 
-	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
@@ -262,44 +261,6 @@ func TestTimestampsAndTimesToLiveOfABatch(t *testing.T) {
 			seen[w.cql] = true
 		}
 		require.Len(t, seen, len(ttls))
-	}
-}
-
-// A range too long to name its partitions has the same edges as a short one.
-func TestLongRangesAtTheirEdges(t *testing.T) {
-	const far = int64(1) << 60
-	p := start(t, place(t))
-	first, second := newRound(1), newRound(2)
-	require.NoError(t, p.Write(t.Context(), first.batch(0)))
-	require.NoError(t, p.Write(t.Context(), second.batch(0)))
-	all := blocks.Range{End: 1 << 40}
-	for _, c := range []struct {
-		fromMs, toMs int64
-		want         []int64
-	}{
-		{-far, far, []int64{first.dayMs, second.dayMs}},
-		{first.dayMs, far, []int64{first.dayMs, second.dayMs}},
-		{first.dayMs + 1, far, []int64{second.dayMs}},
-		{-far, second.dayMs + 1, []int64{first.dayMs, second.dayMs}},
-		{-far, second.dayMs, []int64{first.dayMs}},
-		{-far, first.dayMs, nil},
-		{second.dayMs + 1, far, nil},
-	} {
-		states, err := p.Slices(t.Context(), metric.Raw, c.fromMs, c.toMs)
-		require.NoError(t, err)
-		var got []int64
-		for _, s := range states {
-			got = append(got, s.StartMs)
-		}
-		require.Equal(t, c.want, got, "slices of [%d, %d)", c.fromMs, c.toMs)
-
-		got = nil
-		for _, ch := range gather(t, p.RawChunks(t.Context(), all, c.fromMs, c.toMs)) {
-			if ch.Group == 0 {
-				got = append(got, ch.SliceMs)
-			}
-		}
-		require.Equal(t, c.want, got, "raw chunks of [%d, %d)", c.fromMs, c.toMs)
 	}
 }
 

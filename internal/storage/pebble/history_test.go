@@ -53,13 +53,6 @@ func TestHistories(t *testing.T) {
 	}
 }
 
-// TestHistory is one of these histories, with memtables so small that everything is flushed.
-func TestHistory(t *testing.T) {
-	noLeaks(t)
-	h := storagetest.History{Seed: 1, Steps: 400, Settings: storagetest.TestSettings()}
-	h.Run(t, storagetest.OpenModel, memStore(Options{MemTableBytes: 64 << 10, CacheBytes: 1 << 20}))
-}
-
 // memStore returns a function that opens stores with the given options in memory.
 func memStore(opts Options) storagetest.OpenFunc {
 	return openerOf(opts, func(*testing.T) (vfs.FS, string) { return vfs.NewMem(), "/data" })

@@ -2,14 +2,11 @@ package storagetest
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/storage"
@@ -22,7 +19,6 @@ var documentCases = []conformanceCase{
 	{"DocumentsAreRepeated", (*suite).documentsAreRepeated, nil},
 	{"DocumentsAreDeleted", (*suite).documentsAreDeleted, nil},
 	{"DocumentsAreForgotten", (*suite).documentsAreForgotten, nil},
-	{"DocumentWriters", (*suite).documentWriters, nil},
 	{"DocumentLimits", (*suite).documentLimits, nil},
 	{"DocumentsInOrder", (*suite).documentsInOrder, nil},
 	{"DocumentClocks", (*suite).documentClocks, nil},
@@ -243,66 +239,6 @@ func (s *suite) documentsAreForgotten() {
 	equal(s, again, got)
 	require.Len(s, all(s, s.store.Versions(s.ctx, docKey)), 1)
 	require.ErrorIs(s, s.store.ForgetDocument(s.ctx, docKey, 3), storage.ErrConflict)
-}
-
-// documentWriters: of several writers of a version exactly one wins. Who reads meanwhile finds whole documents, and
-// versions that do not go back.
-func (s *suite) documentWriters() {
-	const writers, versions = 4, 12
-	stop := make(chan struct{})
-	var reader, wg sync.WaitGroup
-	reader.Go(func() {
-		last := int64(0)
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-			}
-			d, err := s.store.Document(s.ctx, docKey, 0)
-			if errors.Is(err, storage.ErrNoDocument) && last == 0 {
-				continue
-			}
-			if !assert.NoError(s, err) || !assert.GreaterOrEqual(s, d.Version, last) || !assert.Equal(s, d.Title, string(d.Body)) {
-				return
-			}
-			last = d.Version
-		}
-	})
-	var mu sync.Mutex
-	won := map[int64][]string{}
-	for w := range writers {
-		wg.Go(func() {
-			for v := int64(1); v <= versions; {
-				d := document(v, fmt.Sprint("writer ", w))
-				d.Title = string(d.Body)
-				err := s.store.PutDocument(s.ctx, d, versions)
-				var conflict *storage.ConflictError
-				switch {
-				case errors.As(err, &conflict):
-					if !assert.GreaterOrEqual(s, conflict.Newest, v) {
-						return
-					}
-				case !assert.NoError(s, err):
-					return
-				default:
-					mu.Lock()
-					won[v] = append(won[v], d.Title)
-					mu.Unlock()
-				}
-				v++
-			}
-		})
-	}
-	wg.Wait()
-	close(stop)
-	reader.Wait()
-	require.Len(s, won, versions)
-	heads := all(s, s.store.Versions(s.ctx, docKey))
-	require.Len(s, heads, versions)
-	for _, h := range heads {
-		require.Equal(s, []string{h.Title}, won[h.Version])
-	}
 }
 
 func (s *suite) documentLimits() {

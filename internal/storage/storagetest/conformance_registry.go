@@ -20,7 +20,6 @@ var registryCases = []conformanceCase{
 	{"LeaseIDs", (*suite).leaseIDs, nil},
 	{"ClaimSchedules", (*suite).claimSchedules, nil},
 	{"ClaimSchedulesOfSources", (*suite).claimSchedulesOfSources, nil},
-	{"ClaimRace", (*suite).claimRace, nil},
 	{"SchedulesByRange", (*suite).schedulesByRange, nil},
 }
 
@@ -186,35 +185,6 @@ func (s *suite) claimSchedulesOfSources() {
 	check()
 	s.reopen()
 	check()
-}
-
-// claimRace: several processes meet the same new series, and each brings its own ids.
-func (s *suite) claimRace() {
-	const writers, n = 6, 40
-	results := make([][]metric.ScheduleID, writers)
-	var wg sync.WaitGroup
-	for w := range writers {
-		wg.Go(func() {
-			r, err := s.store.LeaseIDs(s.ctx, n)
-			assert.NoError(s, err)
-			want := make([]storage.Schedule, n)
-			for i := range want {
-				want[i] = storage.Schedule{ID: r.Start + metric.ScheduleID(i), Labels: series("db", "m"+strconv.Itoa(i))}
-			}
-			results[w], err = s.store.ClaimSchedules(s.ctx, ClaimsOf("db", want))
-			assert.NoError(s, err)
-		})
-	}
-	wg.Wait()
-	for w := range writers {
-		require.Equal(s, results[0], results[w])
-	}
-	got := s.sourceSchedules("db")
-	require.Len(s, got, n)
-	leased, err := s.store.LeasedIDs(s.ctx)
-	require.NoError(s, err)
-	byID := all(s, s.store.Schedules(s.ctx, leased))
-	equal(s, got, byID)
 }
 
 func (s *suite) schedulesByRange() {
