@@ -281,7 +281,7 @@ func (retries) GetRetryType(err error) gocql.RetryType {
 	}
 	switch frame.Code() {
 	case gocql.ErrCodeWriteTimeout, gocql.ErrCodeReadTimeout, gocql.ErrCodeUnavailable, gocql.ErrCodeBootstrapping,
-		gocql.ErrCodeWriteFailure, gocql.ErrCodeReadFailure, gocql.ErrCodeServer:
+		gocql.ErrCodeWriteFailure, gocql.ErrCodeReadFailure, gocql.ErrCodeCASWriteUnknown, gocql.ErrCodeServer:
 		return gocql.RetryNextHost
 	}
 	return gocql.Rethrow

@@ -258,11 +258,7 @@ func (s *Store) ForgetDocument(ctx context.Context, key storage.DocumentKey, ver
 }
 
 func (s *Store) forget(ctx context.Context, key storage.DocumentKey, head *headRow) error {
-	gone := stmt(cqlForgetDocument, key.Kind, key.ID, head.Version).again()
-	won, err := s.session.cas(ctx, gone)
-	if storage.IsAway(err) {
-		won, err = s.session.cas(ctx, gone)
-	}
+	won, err := s.session.cas(ctx, stmt(cqlForgetDocument, key.Kind, key.ID, head.Version).again())
 	if err == nil && !won { // by the first attempt, or another process was first
 		var now headRow
 		if now, err = s.readHead(ctx, key); err == nil && now.Version > 0 {
@@ -296,9 +292,8 @@ func (s *Store) repeated(ctx context.Context, d *storage.Document, head *headRow
 	return &storage.ConflictError{Key: d.DocumentKey, Newest: head.Version}
 }
 
-// decide makes a version the newest one. nonces[0] is its own. It returns the document's row. After an error that
-// leaves open what was done, it asks once more: a second attempt is refused by the effect of the first, and the row
-// says who won.
+// decide makes a version the newest one. nonces[0] is its own. It returns the document's row. An attempt of the driver
+// may be refused by the effect of the one before: then the row says who won.
 func (s *Store) decide(ctx context.Context, d *storage.Document, nonces []gocql.UUID) (headRow, error) {
 	args := []any{d.Version, nonces, d.Deleted, d.UpdatedMs, d.Author, d.Title, d.Bytes, d.Kind, d.ID}
 	next := stmt(cqlFirstVersion, args...).again()
@@ -306,9 +301,6 @@ func (s *Store) decide(ctx context.Context, d *storage.Document, nonces []gocql.
 		next = stmt(cqlNextVersion, append(args, d.Version-1)...).again()
 	}
 	won, err := s.session.cas(ctx, next)
-	if storage.IsAway(err) {
-		won, err = s.session.cas(ctx, next)
-	}
 	if err != nil {
 		return headRow{}, err
 	}

@@ -102,49 +102,6 @@ func TestFaultsOfPutDocument(t *testing.T) {
 	}
 }
 
-// A writer whose conditional write times out finds out who has won before it answers.
-func TestPutDocumentFindsOutWhoWon(t *testing.T) {
-	o := place(t)
-	p, other := start(t, o), start(t, o)
-	const conditional = 2 // after the look at the head, and the body
-	for n, c := range []struct {
-		kind fault
-		more int
-	}{{lost, 4}, {delayed, 4}, {unanswered, 5}} {
-		d := faultDocument(n, 1, "mine")
-		p.flaky.fail(conditional, c.kind)
-		require.NoError(t, p.PutDocument(t.Context(), d, 1))
-		require.Equal(t, conditional+c.more, p.flaky.heal(), "the write twice, the rows to remove, and the head again; the head once more if the second was refused")
-		p.flaky.deliver(t)
-		got, err := other.Document(t.Context(), d.DocumentKey, 0)
-		require.NoError(t, err)
-		require.Equal(t, d, got)
-	}
-	// Another one wins while nobody answers.
-	d := faultDocument(100, 1, "mine")
-	p.flaky.mu.Lock()
-	p.flaky.aside, p.flaky.meanwhile = conditional-1, func() { // before the body
-		require.NoError(t, other.PutDocument(t.Context(), faultDocument(100, 1, "theirs"), 1))
-	}
-	p.flaky.mu.Unlock()
-	p.flaky.fail(conditional, lost)
-	var conflict *storage.ConflictError
-	require.ErrorAs(t, p.PutDocument(t.Context(), d, 1), &conflict)
-	require.EqualValues(t, 1, conflict.Newest)
-	require.Equal(t, 1, p.bodies(t, d.DocumentKey), "the loser takes its body away")
-	// Two others win meanwhile, and of the version nothing is left.
-	d = faultDocument(101, 1, "mine")
-	p.flaky.mu.Lock()
-	p.flaky.aside, p.flaky.meanwhile = conditional, func() {
-		for v := range int64(2) {
-			require.NoError(t, other.PutDocument(t.Context(), faultDocument(101, v+1, "theirs"), 1))
-		}
-	}
-	p.flaky.mu.Unlock()
-	p.flaky.heal()
-	require.ErrorIs(t, p.PutDocument(t.Context(), d, 1), storage.ErrTimeout)
-}
-
 // Whatever request of a put or delete of annotations fails: what was there is there, or what comes, and a repeat leads to
 // the end.
 func TestFaultsOfAnnotations(t *testing.T) {

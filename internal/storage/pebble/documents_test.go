@@ -6,13 +6,10 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
-	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/storage"
@@ -52,16 +49,6 @@ func putAnnotations(t *testing.T, st *Store, nowMs int64) {
 	}
 }
 
-// keeper puts documents and annotations, and knows which are acknowledged.
-type keeper struct {
-	mu       sync.Mutex
-	versions [3]int64 // of each document
-	notes    int64    // how many annotations; those whose number is a multiple of 3 are deleted once there are three more
-	deleted  int64
-}
-
-const keepVersions = 3
-
 func keptDocument(n int, version int64) storage.Document {
 	rng := rand.New(rand.NewPCG(uint64(n), uint64(version)))
 	d := storage.Document{DocumentHead: storage.DocumentHead{
@@ -76,137 +63,31 @@ func keptDocument(n int, version int64) storage.Document {
 	return d
 }
 
-func keptAnnotation(n int64) storage.Annotation {
-	return storage.Annotation{ID: fmt.Sprint(n), StartMs: n, EndMs: n + []int64{0, 2, 40, 400}[n%4]*dayMs, Text: strings.Repeat("x", 300)}
-}
-
-func (k *keeper) work(t *testing.T, st *Store, rounds int64) {
-	for round := range rounds {
-		for n := range k.versions {
-			require.NoError(t, st.PutDocument(t.Context(), keptDocument(n, round+1), keepVersions))
-			k.mu.Lock()
-			k.versions[n] = round + 1
-			k.mu.Unlock()
-		}
-		require.NoError(t, st.PutAnnotations(t.Context(), []storage.Annotation{keptAnnotation(round)}, 0))
-		k.mu.Lock()
-		k.notes = round + 1
-		k.mu.Unlock()
-		if round >= 3 && round%3 == 0 {
-			a := keptAnnotation(round - 3)
-			require.NoError(t, st.DeleteAnnotations(t.Context(), []storage.AnnotationKey{a.Key()}))
-			k.mu.Lock()
-			k.deleted = round
-			k.mu.Unlock()
-		}
-	}
-}
-
-// check requires what was acknowledged, and that of what was not each step is there as a whole or not at all.
-func (k *keeper) check(t *testing.T, st *Store) {
-	t.Helper()
-	var heads []storage.DocumentHead
-	for n, acked := range k.versions {
-		var found []int64
-		for h, err := range st.Versions(t.Context(), storage.DocumentKey{Kind: "kind", ID: fmt.Sprint(n)}) {
-			require.NoError(t, err)
-			d, err := st.Document(t.Context(), h.DocumentKey, h.Version)
-			require.NoError(t, err)
-			want := keptDocument(n, h.Version)
-			require.True(t, want.Same(&d))
-			require.Equal(t, want.DocumentHead, h)
-			if found = append(found, h.Version); len(found) == 1 {
-				heads = append(heads, h)
-			}
-		}
-		newest := acked
-		if len(found) > 0 {
-			newest = found[0]
-		}
-		require.True(t, newest == acked || newest == acked+1, "version %d after %d was acknowledged", newest, acked)
-		var want []int64
-		for v := newest; v > max(0, newest-keepVersions); v-- {
-			want = append(want, v)
-		}
-		require.Equal(t, want, found)
-		if newest > 0 {
-			require.NoError(t, st.PutDocument(t.Context(), keptDocument(n, newest), keepVersions), "once more")
-		}
-	}
-	var listed []storage.DocumentHead
-	for h, err := range st.Documents(t.Context(), "kind") {
-		require.NoError(t, err)
-		listed = append(listed, h)
-	}
-	require.Equal(t, heads, listed)
-	read := func(fromMs, toMs int64) map[string]storage.Annotation {
-		out := map[string]storage.Annotation{}
-		for a, err := range st.Annotations(t.Context(), fromMs, toMs) {
-			require.NoError(t, err)
-			out[a.ID] = a
-		}
-		return out
-	}
-	all := read(math.MinInt64, math.MaxInt64)
-	for n := range k.notes + 1 {
-		want := keptAnnotation(n)
-		_, there := all[want.ID]
-		switch gone := n%3 == 0 && n+3 <= k.deleted; {
-		case gone:
-			require.False(t, there, "annotation %d was deleted", n)
-		case n < k.notes && (n%3 != 0 || n+3 > k.notes):
-			require.True(t, there, "annotation %d was acknowledged", n)
-		}
-		if there {
-			require.Equal(t, want, all[want.ID])
-		}
-		_, far := read(want.EndMs, want.EndMs)[want.ID]
-		require.Equal(t, there, far, "annotation %d is found from its end", n)
-	}
-}
-
-// TestPowerLossOfDocuments cuts the power at every write to the file system, with none, some or all of the unsynced
-// data lost.
+// TestPowerLossOfDocuments: what was acknowledged of documents and annotations is there after a power loss.
 func TestPowerLossOfDocuments(t *testing.T) {
 	noLeaks(t)
-	for _, percent := range []int{0, 50, 100} {
-		t.Run(fmt.Sprintf("unsynced=%d%%", percent), func(t *testing.T) {
-			type loss struct {
-				fs   *vfs.MemFS
-				then *keeper
-			}
-			base, rng := vfs.NewCrashableMem(), rand.New(rand.NewPCG(uint64(percent), 1))
-			var mu sync.Mutex
-			var losses []loss
-			k, armed := &keeper{}, false
-			opts := crashOptions(errorfs.Wrap(base, errorfs.InjectorFunc(func(o errorfs.Op) error {
-				mu.Lock()
-				defer mu.Unlock()
-				if armed && o.Kind.ReadOrWrite() == errorfs.OpIsWrite {
-					k.mu.Lock()
-					then := &keeper{versions: k.versions, notes: k.notes, deleted: k.deleted}
-					k.mu.Unlock()
-					losses = append(losses, loss{base.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rng}), then})
-				}
-				return nil
-			})))
-			st, err := Open("/data", opts)
-			require.NoError(t, err)
-			arm := func(on bool) { mu.Lock(); defer mu.Unlock(); armed = on }
-			arm(true)
-			k.work(t, st, 12)
-			require.NoError(t, st.db.Flush())
-			arm(false)
-			require.NoError(t, st.Close())
-			require.Greater(t, len(losses), 50)
-			for _, l := range losses {
-				st, err := Open("/data", crashOptions(l.fs))
-				require.NoError(t, err)
-				l.then.check(t, st)
-				require.NoError(t, st.Close())
-			}
-		})
+	ctx, fs := t.Context(), vfs.NewCrashableMem()
+	st := mustOpen(t, "/data", crashOptions(fs))
+	long := storage.Annotation{ID: "a", StartMs: crashStart, EndMs: crashStart + 40*dayMs}
+	deletion := storage.Document{DocumentHead: storage.DocumentHead{DocumentKey: keptDocument(0, 3).DocumentKey, Version: 3, Deleted: true}}
+	before := ""
+	for step, do := range slices.All([]func() error{
+		func() error { return st.PutDocument(ctx, keptDocument(0, 1), 1) },
+		func() error { return st.PutDocument(ctx, keptDocument(0, 2), 1) },
+		func() error { return st.PutDocument(ctx, deletion, 1) },
+		func() error { return st.ForgetDocument(ctx, deletion.DocumentKey, 3) },
+		func() error { return st.PutAnnotations(ctx, []storage.Annotation{long}, 0) },
+		func() error { return st.DeleteAnnotations(ctx, []storage.AnnotationKey{long.Key()}) },
+	}) {
+		require.NoError(t, do())
+		rows := everything(t, st)
+		require.NotEqual(t, before, rows, "step %d", step)
+		before = rows
+		then := mustOpen(t, "/data", crashOptions(fs.CrashClone(vfs.CrashCloneCfg{})))
+		require.Equal(t, rows, everything(t, then), "step %d", step)
+		require.NoError(t, then.Close())
 	}
+	require.NoError(t, st.Close())
 }
 
 // A document or annotation whose stored bytes are not what this program writes costs itself, and is named.
