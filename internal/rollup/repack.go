@@ -29,8 +29,7 @@ const (
 // repacking is what Repack remembers from one call to the next.
 type repacking struct {
 	pace *pace.Pace
-	// done is, by shard, the slices that this process has looked through since it started, kept or not: runs may be due more often
-	// than progress is kept.
+	// done holds, by shard, the slices that this process has looked through since it started. The stored progress may lag behind.
 	done map[int]repack.Span
 	// oldestMs is the result of the last repack.Oldest. A store that keeps raw for ever is asked once: it has many slices.
 	oldestMs int64

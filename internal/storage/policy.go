@@ -22,9 +22,9 @@ type Policy struct {
 	AgeCap      time.Duration `json:"age_cap_ns"`
 	FutureLimit time.Duration `json:"future_limit_ns"`
 	Retention   Retention     `json:"retention_ns"`
-	// SourceLabels are the labels that may name the source of a series without the label source, best
-	// first; see metric.SourceLabels. Once recorded they cannot be changed: a series would get a second id. They are nil in
-	// a policy that a version without them has recorded.
+	// SourceLabels are the labels that name the source of a series which has no label source, best first; see
+	// metric.SourceLabels. They are recorded once and never changed, since series would get a second id. They are nil
+	// in a policy that was recorded before they existed.
 	SourceLabels metric.SourceLabels `json:"source_labels,omitempty"`
 }
 

@@ -582,12 +582,13 @@ type Runs interface {
 	CacheBlock(ctx context.Context, k CacheKey) ([]Chunk, error)
 	// WriteRollups upserts rows of a roll-up table. The rows are sorted by schedule, then time.
 	WriteRollups(ctx context.Context, f Fence, level metric.Bucket, rows []metric.RollupRow) error
-	// PackRaw stores a raw chunk that has the samples of other raw chunks of its group and slice, and deletes exactly
-	// these, also while others pack the rest of the group. The new chunk is durable before they are gone. A reader sees it, or
-	// them, or some of them and it. It has the id blocks.PackedID of theirs. The store keeps nothing of packed and ids.
+	// PackRaw stores a packed chunk and deletes the raw chunks whose samples it has, and no others. They are of its group and slice,
+	// and their ids make its id (blocks.PackedID). Others may pack the rest of the group at the same time. The packed chunk is
+	// durable before the others are gone; meanwhile a reader sees the one, the others, or some of both. The caller may reuse
+	// the memory of its arguments.
 	//
-	// A store with copies deletes blocks.ReplacedRanges. So it also deletes a chunk between them that was acknowledged, but that
-	// the copies which answer have missed or forgotten: no run sees such a chunk either, and a repair afterwards does not bring it back.
+	// A store with copies deletes ranges of ids (blocks.ReplacedRanges). If the copies that answer lack an acknowledged chunk of a
+	// range, no run sees that chunk, and a repair does not bring it back.
 	PackRaw(ctx context.Context, f Fence, packed RawChunk, of []blocks.ID) error
 	// DeleteCacheBlock deletes a cache partition as a whole, whatever it holds.
 	DeleteCacheBlock(ctx context.Context, f Fence, k CacheKey) error

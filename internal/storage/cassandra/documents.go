@@ -292,8 +292,9 @@ func (s *Store) repeated(ctx context.Context, d *storage.Document, head *headRow
 	return &storage.ConflictError{Key: d.DocumentKey, Newest: head.Version}
 }
 
-// decide makes a version the newest one. nonces[0] is its own. It returns the document's row. An attempt of the driver
-// may be refused by the effect of the one before: then the row says who won.
+// decide makes d the newest version by a conditional write, and returns the document's row as it is then. nonces are those
+// of the kept versions, with that of d first. A refusal may come from the effect of an earlier attempt of the driver. So
+// the first nonce in the row says who has won.
 func (s *Store) decide(ctx context.Context, d *storage.Document, nonces []gocql.UUID) (headRow, error) {
 	args := []any{d.Version, nonces, d.Deleted, d.UpdatedMs, d.Author, d.Title, d.Bytes, d.Kind, d.ID}
 	next := stmt(cqlFirstVersion, args...).again()
