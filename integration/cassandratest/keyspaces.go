@@ -16,28 +16,17 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// enoughKeyspaces is the number of keyspaces from which on a test waits for one that is being
-// emptied. A second one costs the conformance suite more than it waits for the first: 72 s instead
-// of 67 s.
-const enoughKeyspaces = 1
-
 // keyspaceLimit is how long a statement that makes or empties a table may take.
 const keyspaceLimit = 5 * time.Minute
 
 // keyspaces are those of the shared server. To create the tables of one takes the server several
-// seconds, and to empty them one second. So a keyspace is used again, and is emptied while later
-// tests run.
-var keyspaces = struct {
+// seconds, and to empty them one second. So a keyspace is emptied after a test, and used again.
+var keyspaces struct {
 	sync.Mutex
-	session     *gocql.Session // nil before the first keyspace
-	made, dirty int            // dirty ones are being emptied
-	ready       []*Keyspace
-	emptying    sync.WaitGroup
-	emptied     sync.Cond // dirty has changed
-	err         error
-}{}
-
-func init() { keyspaces.emptied.L = &keyspaces }
+	session *gocql.Session // nil before the first keyspace
+	made    int
+	ready   []*Keyspace
+}
 
 // Keyspace is a keyspace of the shared server, for Quern's tables. It has no commit log, which no
 // test on that server needs: data that is only in memory is emptied without being written to disk
@@ -64,32 +53,18 @@ func SharedKeyspace(t testing.TB, ladder string) *Keyspace {
 	ks := &keyspaces
 	ks.Lock()
 	defer ks.Unlock()
-	for len(ks.ready) == 0 && ks.dirty > 0 && ks.made >= enoughKeyspaces {
-		ks.emptied.Wait()
-	}
-	if ks.err != nil {
-		t.Fatalf("empty a keyspace: %v", ks.err)
-	}
 	k, err := takeKeyspace(server, ladder)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		if err := k.Empty(); err != nil {
+			t.Errorf("empty a keyspace: %v", err)
+			return // nobody gets it any more
+		}
 		ks.Lock()
 		defer ks.Unlock()
-		ks.dirty++
-		ks.emptying.Go(func() {
-			err := k.Empty()
-			ks.Lock()
-			defer ks.Unlock()
-			ks.dirty--
-			if err != nil {
-				ks.err = err
-			} else {
-				ks.ready = append(ks.ready, k)
-			}
-			ks.emptied.Broadcast()
-		})
+		ks.ready = append(ks.ready, k)
 	})
 	return k
 }
@@ -201,14 +176,13 @@ func (k *Keyspace) dirty(except []string) ([]string, error) {
 	return dirty, it.Close()
 }
 
-// closeKeyspaces waits for the keyspaces that are still being emptied, and forgets all.
+// closeKeyspaces forgets all keyspaces.
 func closeKeyspaces() {
 	ks := &keyspaces
-	ks.emptying.Wait()
 	ks.Lock()
 	defer ks.Unlock()
 	if ks.session != nil {
 		ks.session.Close()
 	}
-	ks.session, ks.made, ks.ready, ks.err = nil, 0, nil, nil
+	ks.session, ks.made, ks.ready = nil, 0, nil
 }
