@@ -281,24 +281,6 @@ func (s *Server) TLSFiles() *TLSFiles {
 	return s.cluster.TLSFiles()
 }
 
-// Kill ends the server as a power cut would. It returns errWay unless the way is WayJVM.
-func (s *Server) Kill() error {
-	if s.cluster == nil {
-		return fmt.Errorf("kill: %w: %s", errWay, s.way)
-	}
-	s.cluster.Node(0).Kill()
-	return nil
-}
-
-// Restart starts the server again after Kill, with its data on disk. It returns errWay unless the
-// way is WayJVM.
-func (s *Server) Restart(ctx context.Context) error {
-	if s.cluster == nil {
-		return fmt.Errorf("restart: %w: %s", errWay, s.way)
-	}
-	return s.cluster.Node(0).Restart(ctx)
-}
-
 // Nodetool runs nodetool against the server and returns its output. With WayHosts it returns
 // errWay.
 func (s *Server) Nodetool(ctx context.Context, args ...string) (string, error) {
