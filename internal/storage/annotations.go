@@ -61,7 +61,7 @@ type Annotations interface {
 	DeleteAnnotations(ctx context.Context, keys []AnnotationKey) error
 	// Annotations yields the annotations that overlap [fromMs, toMs], both included, ordered by StartMs, then ID. It
 	// reads the days of the range and the one before, and a few more places where long annotations are entered. It
-	// leaves out annotations that have expired or cannot be read; the store names the latter in its log.
+	// leaves out annotations that have expired. It fails with ErrCorrupt at one that cannot be read, and names it.
 	Annotations(ctx context.Context, fromMs, toMs int64) iter.Seq2[Annotation, error]
 	// AnnotationsAt yields the annotations with the given ID and StartMs, in the order of the keys, and reads no others.
 	// It leaves out those that do not exist, have expired or cannot be read.

@@ -1,7 +1,6 @@
 package pebble
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/binary"
@@ -56,7 +55,6 @@ func appendAnnotation(b []byte, a *storage.Annotation, expiresMs int64) []byte {
 type storedAnnotation struct {
 	storage.Annotation
 	expiresMs int64 // 0 for never
-	damaged   bool  // only the key can be decoded
 }
 
 func (a *storedAnnotation) expired(nowMs int64) bool { return a.expiresMs != 0 && a.expiresMs <= nowMs }
@@ -86,12 +84,13 @@ func parseAnnotation(b []byte, a *storedAnnotation) error {
 
 func decodeAnnotation(k, v []byte) (a storedAnnotation, err error) {
 	if len(k) < 1+8 {
-		a.ID, a.damaged = fmt.Sprintf("%x", k), true
-		return a, nil
+		return a, damagedKey("annotations", k)
 	}
 	a.StartMs, a.ID = getInt(k[1:]), string(k[9:])
-	a.damaged = parseAnnotation(v, &a) != nil
-	return a, nil
+	if err = parseAnnotation(v, &a); err != nil {
+		err = fmt.Errorf("annotation %q that starts at %s, which a put or a delete replaces: %w", a.ID, moment(a.StartMs), err)
+	}
+	return a, err
 }
 
 // PutAnnotations implements storage.Annotations: one synced batch.
@@ -128,9 +127,6 @@ func (s *Store) PutAnnotations(ctx context.Context, as []storage.Annotation, ttl
 		for i := range as {
 			a := &as[i]
 			err := s.dropAnnotation(batch, a.StartMs, a.ID, nil)
-			if err == nil && s.unreadable.past(annotationKey(a.StartMs, a.ID)) != nil {
-				err = damage{fmt.Errorf("annotation %q that starts at %s would lie in a damaged block of a table, where it could not be read", a.ID, moment(a.StartMs))}
-			}
 			if err == nil {
 				err = batch.Set(annotationKey(a.StartMs, a.ID), values[i], nil)
 			}
@@ -148,43 +144,33 @@ func (s *Store) PutAnnotations(ctx context.Context, as []storage.Annotation, ttl
 	})
 }
 
-// annotation reads an annotation, whose key the caller has set. there is false if there is none. If it cannot be read,
-// it comes as damaged, and the range of keys around it is remembered: each attempt to read there takes long.
-func (s *Store) annotation(a *storedAnnotation) (there bool, err error) {
-	key := annotationKey(a.StartMs, a.ID)
-	if a.damaged = s.unreadable.past(key) != nil; a.damaged {
-		return true, nil
+// annotation reads an annotation. there is false if there is none. If there is one that cannot be decoded, there is true and err says so.
+func (s *Store) annotation(startMs int64, id string) (a storedAnnotation, there bool, err error) {
+	key := annotationKey(startMs, id)
+	v, err := s.row(key)
+	if err != nil || v == nil {
+		return a, false, err
 	}
-	next := append(bytes.Clone(key), 0)
-	p, err := s.readPage(key, next, 1, nil)
-	switch {
-	case len(p.rows) > 0: // and there may be an error: the look beyond the row may meet a damaged block
-		a.damaged = parseAnnotation(p.value(0), a) != nil
-	case lsm.IsCorruptionError(err):
-		s.beyond(key, next, err)
-		a.damaged = true
-	default:
-		return false, err
-	}
-	return true, nil
+	a, err = decodeAnnotation(key, v)
+	return a, true, err
 }
 
 // dropAnnotation adds the deletion of an annotation, and of its entry among the spans, to a batch. If only is not nil,
 // it does so only for an annotation that only accepts. The caller holds annotationsMu.
 func (s *Store) dropAnnotation(batch *lsm.Batch, startMs int64, id string, only func(*storedAnnotation) bool) error {
-	old := storedAnnotation{Annotation: storage.Annotation{ID: id, StartMs: startMs}}
-	key := annotationKey(startMs, id)
-	if there, err := s.annotation(&old); err != nil || !there {
+	old, there, err := s.annotation(startMs, id)
+	if !there {
 		return err
 	}
-	if only != nil && !only(&old) {
+	foreign := err != nil
+	if only != nil && (foreign || !only(&old)) {
 		return nil
 	}
-	if err := batch.Delete(key, nil); err != nil {
+	if err := batch.Delete(annotationKey(startMs, id), nil); err != nil {
 		return err
 	}
 	for _, span := range storage.LongSpans {
-		if !old.damaged && span != storage.SpanOf(old.StartMs, old.EndMs) {
+		if !foreign && span != storage.SpanOf(old.StartMs, old.EndMs) {
 			continue
 		}
 		if err := batch.Delete(spanKey(span, startMs, id), nil); err != nil {
@@ -230,8 +216,15 @@ func (s *Store) expireAnnotations(ctx context.Context, nowMs int64) (err error) 
 	const op = "expire annotations"
 	var old []storage.AnnotationKey
 	leave := func([]byte, []byte) bool { return true }
-	scan(ctx, s, op, []byte{tableAnnotations}, []byte{tableAnnotations + 1}, nil, decodeAnnotation, leave, func(a storedAnnotation, e error) bool {
-		if err = e; err == nil && !a.damaged && a.expired(nowMs) {
+	parse := func(k, v []byte) (storedAnnotation, error) {
+		a, err := decodeAnnotation(k, v)
+		if err != nil {
+			a.expiresMs = 0
+		}
+		return a, nil
+	}
+	scan(ctx, s, op, []byte{tableAnnotations}, []byte{tableAnnotations + 1}, nil, parse, leave, func(a storedAnnotation, e error) bool {
+		if err = e; err == nil && a.expired(nowMs) {
 			if old = append(old, a.Key()); len(old) == expireAtOnce {
 				err = s.dropExpired(ctx, op, old, nowMs)
 				old = old[:0]
@@ -248,7 +241,7 @@ func (s *Store) expireAnnotations(ctx context.Context, nowMs int64) (err error) 
 // dropExpired deletes those of the annotations that have expired at nowMs: one may have been put again since its key was
 // read.
 func (s *Store) dropExpired(ctx context.Context, op string, keys []storage.AnnotationKey, nowMs int64) error {
-	return s.dropAnnotations(ctx, op, keys, func(a *storedAnnotation) bool { return !a.damaged && a.expired(nowMs) }, lsm.NoSync)
+	return s.dropAnnotations(ctx, op, keys, func(a *storedAnnotation) bool { return a.expired(nowMs) }, lsm.NoSync)
 }
 
 // Annotations implements storage.Annotations. Those that start at most a day before the range are in the range's own
@@ -266,10 +259,6 @@ func (s *Store) Annotations(ctx context.Context, fromMs, toMs int64) iter.Seq2[s
 		}
 		now, refused := s.gate.Now() // while the clock is refused, nothing has expired
 		shown := func(a *storedAnnotation) bool {
-			if a.damaged {
-				s.lost(fmt.Sprintf("annotation %q that starts at %s", a.ID, moment(a.StartMs)))
-				return false
-			}
 			return a.Overlaps(fromMs, toMs) && (refused != nil || !a.expired(now.UnixMilli()))
 		}
 		nearMs := fromMs - storage.SpanDay.Ms()
@@ -277,7 +266,7 @@ func (s *Store) Annotations(ctx context.Context, fromMs, toMs int64) iter.Seq2[s
 			return
 		}
 		lower, upper := annotationKey(nearMs, ""), annotationKey(toMs+1, "")
-		scan(ctx, s, op, lower, upper, nil, decodeAnnotation, s.lostAnnotations, func(a storedAnnotation, err error) bool {
+		scan(ctx, s, op, lower, upper, nil, decodeAnnotation, nil, func(a storedAnnotation, err error) bool {
 			if err == nil && !shown(&a) {
 				return true
 			}
@@ -292,33 +281,20 @@ func (s *Store) AnnotationsAt(ctx context.Context, keys []storage.AnnotationKey)
 		const op = "annotations by key"
 		now, refused := s.gate.Now() // while the clock is refused, nothing has expired
 		for _, k := range keys {
-			a := storedAnnotation{Annotation: storage.Annotation{ID: k.ID, StartMs: k.StartMs}}
+			var a storedAnnotation
 			there, err := false, s.begin(ctx, op)
 			if err == nil {
-				there, err = s.annotation(&a)
+				a, there, err = s.annotation(k.StartMs, k.ID)
 			}
-			if err != nil {
+			if err != nil && !there {
 				yield(storage.Annotation{}, convert(op, err))
 				return
 			}
-			if there && !a.damaged && (refused != nil || !a.expired(now.UnixMilli())) && !yield(a.Annotation, nil) {
+			if there && err == nil && (refused != nil || !a.expired(now.UnixMilli())) && !yield(a.Annotation, nil) {
 				return
 			}
 		}
 	}
-}
-
-// lostAnnotations reports that the annotations or spans with these keys cannot be read.
-func (s *Store) lostAnnotations(from, to []byte) bool {
-	at := func(k []byte) string {
-		start := 1
-		if k[0] == tableSpans {
-			start = 2
-		}
-		return moment(getInt(append(k[min(start, len(k)):len(k):len(k)], make([]byte, 8)...)))
-	}
-	s.lost(fmt.Sprintf("annotations that start from %s to %s", at(from), at(to)))
-	return true
 }
 
 // longAnnotations yields the annotations that are entered in annotation_spans, start before beforeMs, end at endMs or
@@ -335,13 +311,12 @@ func (s *Store) longAnnotations(ctx context.Context, op string, beforeMs, endMs 
 		if err != nil {
 			return yield(storage.Annotation{}, err) && false
 		}
-		a := storedAnnotation{Annotation: storage.Annotation{ID: r.id, StartMs: r.startMs}}
-		there, err := s.annotation(&a)
+		a, there, err := s.annotation(r.startMs, r.id)
 		if err != nil {
 			return yield(storage.Annotation{}, convert(op, err)) && false
 		}
 		// It may have been deleted or replaced since its span was read.
-		if !there || !a.damaged && storage.SpanOf(a.StartMs, a.EndMs) != r.span || !shown(&a) {
+		if !there || storage.SpanOf(a.StartMs, a.EndMs) != r.span || !shown(&a) {
 			continue
 		}
 		if !yield(a.Annotation, nil) {
@@ -354,17 +329,14 @@ func (s *Store) longAnnotations(ctx context.Context, op string, beforeMs, endMs 
 // spanRows yields the rows of one span that start before beforeMs and end at endMs or later, in order.
 func (s *Store) spanRows(ctx context.Context, op string, span storage.Span, beforeMs, endMs int64) iter.Seq2[spanRow, error] {
 	parse := func(k, v []byte) (spanRow, error) {
-		if len(k) < 2+8 {
-			return spanRow{span: storage.SpanDay}, nil // leads to no annotation
-		}
-		if len(v) != 8 {
-			v = appendInt(nil, storage.MaxAnnotationMs) // the annotation itself says
+		if len(k) < 2+8 || len(v) != 8 {
+			return spanRow{}, damagedKey("annotation_spans", k)
 		}
 		return spanRow{span: span, startMs: getInt(k[2:]), endMs: getInt(v), id: string(k[10:])}, nil
 	}
 	return func(yield func(spanRow, error) bool) {
-		scan(ctx, s, op, spanKey(span, endMs-span.Ms(), ""), spanKey(span, beforeMs, ""), nil, parse, s.lostAnnotations, func(r spanRow, err error) bool {
-			if err == nil && (r.span != span || r.endMs < endMs) {
+		scan(ctx, s, op, spanKey(span, endMs-span.Ms(), ""), spanKey(span, beforeMs, ""), nil, parse, nil, func(r spanRow, err error) bool {
+			if err == nil && r.endMs < endMs {
 				return true
 			}
 			return yield(r, err)

@@ -126,15 +126,9 @@ func (s *Store) Document(ctx context.Context, key storage.DocumentKey, version i
 	}
 }
 
-// document reads one version. ok is false if there is none. It reads the row alone: one that was written since the
-// block below it was damaged can be read.
+// document reads one version. ok is false if there is none.
 func (s *Store) document(key storage.DocumentKey, version int64) (d storage.Document, ok bool, err error) {
-	s.use.RLock()
-	defer s.use.RUnlock()
-	if s.closed {
-		return d, false, errClosed
-	}
-	v, err := s.get(versionKey(tableVersions, key, version))
+	v, err := s.row(versionKey(tableVersions, key, version))
 	if err != nil || v == nil {
 		return d, false, err
 	}

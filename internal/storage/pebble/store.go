@@ -569,6 +569,17 @@ func (s *Store) get(key []byte) ([]byte, error) {
 	return append(make([]byte, 0, len(v)), v...), closer.Close()
 }
 
+// row is get for a store that may be closed meanwhile. It reads no other row: one that was written since the block
+// below it was damaged can be read.
+func (s *Store) row(key []byte) ([]byte, error) {
+	s.use.RLock()
+	defer s.use.RUnlock()
+	if s.closed {
+		return nil, errClosed
+	}
+	return s.get(key)
+}
+
 func (s *Store) getCounter(name string) (int64, error) {
 	v, err := s.get(metaKey(name))
 	if err != nil || v == nil {
