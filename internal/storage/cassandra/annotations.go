@@ -129,7 +129,7 @@ func (s *Store) PutAnnotations(ctx context.Context, as []storage.Annotation, kee
 		return named(op, err)
 	}
 	as = storage.LastAnnotations(as)
-	return named(op, each(ctx, len(as), func(ctx context.Context, i int) error { return s.putAnnotation(ctx, &as[i], ttl(keep)) }))
+	return named(op, each(ctx, len(as), maxSpread, func(ctx context.Context, i int) error { return s.putAnnotation(ctx, &as[i], ttl(keep)) }))
 }
 
 func (s *Store) putAnnotation(ctx context.Context, a *storage.Annotation, seconds int) error {
@@ -174,7 +174,7 @@ func (s *Store) DeleteAnnotations(ctx context.Context, keys []storage.Annotation
 	if ctx.Err() != nil {
 		return convert(ctx, ctx.Err())
 	}
-	return named("delete annotations", each(ctx, len(keys), func(ctx context.Context, i int) error {
+	return named("delete annotations", each(ctx, len(keys), maxSpread, func(ctx context.Context, i int) error {
 		k := keys[i]
 		old, err := s.stored(ctx, k.StartMs, k.ID)
 		if err != nil && !errors.Is(err, storage.ErrCorrupt) {

@@ -205,7 +205,7 @@ func (s *Store) DeleteMarks(ctx context.Context, f storage.Fence, p storage.Inde
 	if err != nil {
 		return named(op, err)
 	}
-	return named(op, each(ctx, len(batches), func(ctx context.Context, i int) error {
+	return named(op, each(ctx, len(batches), maxSpread, func(ctx context.Context, i int) error {
 		return s.session.exec(ctx, tsUs, batches[i]...)
 	}))
 }

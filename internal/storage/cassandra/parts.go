@@ -56,7 +56,7 @@ func (p *parts) in(k storage.SliceKey) (out []int) {
 // each runs do for all of [0, n), many at once. of returns the parts that one call is for. For a
 // batch with parts, each returns an error only when ctx has ended.
 func (p *parts) each(ctx context.Context, n int, of func(i int) []int, do func(ctx context.Context, i int) error) error {
-	return each(ctx, n, func(ctx context.Context, i int) error {
+	return each(ctx, n, maxSpread, func(ctx context.Context, i int) error {
 		if len(p.batch.Parts) == 0 {
 			return do(ctx, i)
 		}

@@ -5,9 +5,9 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"iter"
+	"maps"
+	"slices"
 	"strconv"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/metric"
@@ -118,17 +118,8 @@ func (s *Store) ClaimSchedules(ctx context.Context, want []storage.Claim) ([]met
 // together calls do for each partition, for claimsAtOnce of them at a time. The error is the first
 // one; it ends the others.
 func together[K comparable, V any](ctx context.Context, parts map[K]V, do func(context.Context, K, V) error) error {
-	if len(parts) == 1 {
-		for k, v := range parts {
-			return do(ctx, k, v)
-		}
-	}
-	g, inner := errgroup.WithContext(ctx)
-	g.SetLimit(claimsAtOnce)
-	for k, v := range parts {
-		g.Go(func() error { return do(inner, k, v) })
-	}
-	return g.Wait()
+	keys := slices.Collect(maps.Keys(parts))
+	return each(ctx, len(keys), claimsAtOnce, func(ctx context.Context, i int) error { return do(ctx, keys[i], parts[keys[i]]) })
 }
 
 func claimsPerBatch(claims []*claim) int {
@@ -265,14 +256,15 @@ type listedRow struct {
 // Schedules implements storage.Registry.
 func (s *Store) Schedules(ctx context.Context, ids blocks.Range) iter.Seq2[storage.Schedule, error] {
 	const op = "schedules"
-	starts, err := s.scheduleBlocks(ctx, ids)
-	if err == nil {
-		err = convert(ctx, ctx.Err())
-	}
-	if err != nil {
-		return failed[storage.Schedule](named(op, err))
-	}
 	return func(yield func(storage.Schedule, error) bool) {
+		starts, err := s.scheduleBlocks(ctx, ids)
+		if err == nil {
+			err = convert(ctx, ctx.Err())
+		}
+		if err != nil {
+			yield(storage.Schedule{}, named(op, err))
+			return
+		}
 		for r, err := range spread(ctx, starts, aheadRows, func(ctx context.Context, start int64) iter.Seq2[listedRow, error] {
 			return rows[listedRow](ctx, s.session, manyRows, stmt(cqlReadSchedules, start, int64(ids.Start), int64(ids.End)))
 		}) {

@@ -55,7 +55,7 @@ func (s *Store) Slices(ctx context.Context, b metric.Bucket, fromMs, toMs int64)
 	}
 	found, away := make([][]sliceRow, len(days)), make([]error, len(days))
 	var read, lost atomic.Int64
-	if err := each(ctx, len(days), func(inner context.Context, i int) error {
+	if err := each(ctx, len(days), maxSpread, func(inner context.Context, i int) error {
 		if read.Load() == 0 && lost.Load() >= mostDaysLost {
 			away[i] = errLost
 			return nil

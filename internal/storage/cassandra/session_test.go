@@ -302,13 +302,13 @@ func TestEachOfACancelledContext(t *testing.T) {
 	for _, n := range []int{1, 2, 1000} {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		require.ErrorIs(t, each(ctx, n, func(ctx context.Context, _ int) error { return ctx.Err() }), context.Canceled)
+		require.ErrorIs(t, each(ctx, n, maxSpread, func(ctx context.Context, _ int) error { return ctx.Err() }), context.Canceled)
 	}
 	// The context ends in the middle, and no call under way notices.
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var done atomic.Int64
-	err := each(ctx, 10_000, func(context.Context, int) error {
+	err := each(ctx, 10_000, maxSpread, func(context.Context, int) error {
 		if done.Add(1) == 100 {
 			cancel()
 		}
@@ -316,7 +316,7 @@ func TestEachOfACancelledContext(t *testing.T) {
 	})
 	require.Less(t, done.Load(), int64(10_000))
 	require.ErrorIs(t, err, context.Canceled)
-	require.NoError(t, each(t.Context(), 1000, func(context.Context, int) error { return nil }))
+	require.NoError(t, each(t.Context(), 1000, maxSpread, func(context.Context, int) error { return nil }))
 }
 
 // LOCAL_QUORUM and LOCAL_SERIAL mean the data centre of the node that is asked, so no node of

@@ -22,7 +22,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"log/slog"
 	"slices"
 	"sync"
@@ -173,13 +172,13 @@ func ttl(d time.Duration) int {
 	return int(min((d+time.Second-1)/time.Second, longest))
 }
 
-// each runs do for all of [0, n), up to maxSpread at once, until the first error.
-func each(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
+// each runs do for all of [0, n), up to limit at once, until the first error.
+func each(ctx context.Context, n, limit int, do func(ctx context.Context, i int) error) error {
 	if n == 1 {
 		return do(ctx, 0)
 	}
 	g, inner := errgroup.WithContext(ctx)
-	g.SetLimit(maxSpread)
+	g.SetLimit(limit)
 	begun := 0
 	for ; begun < n && inner.Err() == nil; begun++ {
 		i := begun
@@ -198,14 +197,6 @@ const maxSpread = 256
 
 // Collector exports the few metrics of the client that an operator needs.
 func (s *Store) Collector() prometheus.Collector { return collector{s.limiter, s.nodes, &s.clocks} }
-
-// failed yields one error.
-func failed[T any](err error) iter.Seq2[T, error] {
-	return func(yield func(T, error) bool) {
-		var zero T
-		yield(zero, err)
-	}
-}
 
 // named puts the name of the operation before an error.
 func named(op string, err error) error {
