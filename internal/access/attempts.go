@@ -1,15 +1,16 @@
 package access
 
 import (
-	"container/list"
 	"sync"
 	"time"
+
+	"golang.org/x/time/rate"
 
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/limits/admission"
 )
 
-// allowance is how many attempts fail before later ones must wait, and the time after which one more may.
+// allowance is how many attempts may be made at once, and the time after which one more may.
 type allowance struct {
 	burst int
 	each  time.Duration
@@ -17,85 +18,58 @@ type allowance struct {
 
 // The allowances. An address that stands for many clients has that of many.
 var (
-	ofAddress = allowance{10, 6 * time.Second}
-	ofShared  = allowance{100, time.Second}
-	// ofHolder is for who logs in and out with success: that writes a line of the audit log, and a logout the document
-	// of all sessions.
-	ofHolder = allowance{100, 6 * time.Second}
+	perAddress = allowance{10, 6 * time.Second}
+	perProxy   = allowance{100, time.Second}
+	// perHolder is for who logs in with success: each time that writes a line of the audit log, and a logout writes the
+	// document of all sessions.
+	perHolder = allowance{100, 6 * time.Second}
 )
 
-// mostRemembered bounds the addresses that are remembered. Beyond it the one that failed longest ago is forgotten.
+// mostRemembered bounds the addresses that are remembered. Beyond it all are forgotten.
 const mostRemembered = 4096
 
-// attempts limits how often one address may guess passwords, or one holder log in and out. There is no limit for a name: whoever fails for it, from
-// a few addresses, would keep its owner out. What bounds the guesses of all addresses together is that Users compare
-// one password at a time.
+// attempts limits how often one address may guess passwords, or one user or token log in. There is no limit for a name:
+// whoever fails for it, from a few addresses, would keep its owner out. What bounds the guesses of all addresses together
+// is that Users compare one password at a time.
 type attempts struct {
 	clk clock.Clock
 
-	mu    sync.Mutex
-	order list.List // of from, the last failed first
-	of    map[from]*meter
+	mu     sync.Mutex
+	meters map[origin]*rate.Limiter
 }
 
-// from identifies where an attempt comes from.
-type from struct {
+// origin identifies whose attempts are counted together.
+type origin struct {
 	client admission.Client
-	shared string // the address, if the client is unknown since the address stands for many
-	holder string // of sessions, in place of an address
-}
-
-func (f *from) allowance() allowance {
-	switch {
-	case f.holder != "":
-		return ofHolder
-	case f.shared != "":
-		return ofShared
-	}
-	return ofAddress
-}
-
-// meter holds the time at which all failures of an address are forgotten.
-type meter struct {
-	until time.Duration
-	place *list.Element
+	name   string // if the client is not known: the address that stands for many clients, or the holder of sessions
+	allowance
 }
 
 func newAttempts(clk clock.Clock) *attempts {
-	return &attempts{clk: clk, of: make(map[from]*meter)}
+	return &attempts{clk: clk, meters: make(map[origin]*rate.Limiter)}
 }
 
-// wait returns how long an address must wait before it may show a password; 0 is not at all.
-func (a *attempts) wait(at from) time.Duration {
+// take counts an attempt. It returns what takes that back, for an attempt that succeeds, or how long to wait if there
+// may be none now.
+func (a *attempts) take(from origin) (succeeded func(), wait time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	m, is := a.of[at], at.allowance()
-	if m == nil {
-		return 0
+	meter := a.meters[from]
+	if meter == nil {
+		if len(a.meters) >= mostRemembered {
+			clear(a.meters)
+		}
+		meter = rate.NewLimiter(rate.Every(from.each), from.burst)
+		a.meters[from] = meter
 	}
-	// One more failure must keep the whole below the burst.
-	return max(0, m.until-a.clk.Elapsed()-time.Duration(is.burst-1)*is.each)
+	now := steady(a.clk)
+	taken := meter.ReserveN(now, 1)
+	if wait = taken.DelayFrom(now); wait > 0 {
+		taken.CancelAt(now)
+		return nil, wait
+	}
+	return func() { taken.CancelAt(now) }, 0
 }
 
-// take counts an attempt as failed, so that those at the same time are counted too. It returns what takes that back
-// if the attempt succeeds.
-func (a *attempts) take(at from) (succeeded func()) {
-	now := a.clk.Elapsed()
-	a.add(at, at.allowance().each, now)
-	return func() { a.add(at, -at.allowance().each, now) }
-}
-
-func (a *attempts) add(at from, d, now time.Duration) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	m := a.of[at]
-	if m == nil {
-		m = &meter{place: a.order.PushFront(at)}
-		a.of[at] = m
-	}
-	m.until = max(m.until, now) + d
-	a.order.MoveToFront(m.place)
-	if a.order.Len() > mostRemembered {
-		delete(a.of, a.order.Remove(a.order.Back()).(from))
-	}
-}
+// steady is a time for limiters, on which it has no effect that the clock is set.
+func steady(clk clock.Clock) time.Time { return time.Unix(0, 0).Add(clk.Elapsed()) }

@@ -60,7 +60,7 @@ type Options struct {
 type Door struct {
 	opts     Options
 	attempts *attempts // at passwords
-	logins   *attempts // with success, and logouts
+	logins   *attempts // with success
 }
 
 // NewDoor returns a door.
@@ -150,29 +150,29 @@ func (t *Token) grant() Grant {
 // session judges a cookie. Only the server's own pages may change anything by it: a browser sends it on behalf of
 // others that share the host's name, too.
 func (d *Door) session(r *http.Request, cookie string) (Grant, error) {
-	is, err := d.opts.Sessions.check(cookie)
+	sent, err := d.opts.Sessions.check(cookie)
 	if err != nil {
 		return Grant{}, err
 	}
 	if r.Method != http.MethodGet && r.Method != http.MethodHead && !ownPage(r) {
 		return Grant{}, &Refusal{Code: http.StatusForbidden, Message: "a login by cookie is only for the pages of this server"}
 	}
-	return d.holder(r, &is)
+	return d.holder(r, &sent)
 }
 
 // holder returns what a session is granted: what began it is granted now.
-func (d *Door) holder(r *http.Request, is *session) (Grant, error) {
-	if is.Token != "" {
-		token, err := d.opts.Tokens.ByID(r.Context(), is.Token)
+func (d *Door) holder(r *http.Request, by *session) (Grant, error) {
+	if by.Token != "" {
+		token, err := d.opts.Tokens.ByID(r.Context(), by.Token)
 		if err != nil {
 			return Grant{}, err
 		}
 		return token.grant(), nil
 	}
-	if mark, ok := d.opts.Users.Fingerprint(is.User); !ok || mark != is.Mark {
+	if mark, ok := d.opts.Users.Fingerprint(by.User); !ok || mark != by.Mark {
 		return Grant{}, errNoSession
 	}
-	return Grant{Name: "user " + is.User, Roles: Admin}, nil
+	return Grant{Name: "user " + by.User, Roles: Admin}, nil
 }
 
 // Login begins a session of a user with a password, or of a token as the password. It returns what is granted, and
@@ -185,9 +185,9 @@ func (d *Door) Login(r *http.Request, user, password string) (Grant, *http.Cooki
 	if err != nil {
 		return Grant{}, nil, err
 	}
-	if wait := d.mayLog(&with); wait > 0 {
+	if _, wait := d.logins.take(origin{name: with.User + "\n" + with.Token, allowance: perHolder}); wait > 0 {
 		return Grant{}, nil, &Refusal{
-			Code: http.StatusTooManyRequests, After: wait, Message: fmt.Sprintf("too many logins and logouts: wait %s", wait.Round(time.Second)),
+			Code: http.StatusTooManyRequests, After: wait, Message: fmt.Sprintf("too many logins: wait %s", wait.Round(time.Second)),
 		}
 	}
 	text, ends, err := d.opts.Sessions.begin(r.Context(), with)
@@ -197,16 +197,6 @@ func (d *Door) Login(r *http.Request, user, password string) (Grant, *http.Cooki
 	return grant, cookie(r, text, ends), nil
 }
 
-// mayLog returns how long the holder of a session must wait before one more login or logout, which it counts if that is 0.
-func (d *Door) mayLog(is *session) time.Duration {
-	at := from{holder: is.holder()}
-	wait := d.logins.wait(at)
-	if wait == 0 {
-		d.logins.take(at)
-	}
-	return wait
-}
-
 func (d *Door) begin(r *http.Request, user, password string) (Grant, session, error) {
 	if !isToken(password) {
 		grant, err := d.password(r, user, password)
@@ -214,11 +204,10 @@ func (d *Door) begin(r *http.Request, user, password string) (Grant, session, er
 		return grant, session{User: user, Mark: mark}, err
 	}
 	id, _, _ := split(password)
-	at := d.from(r)
-	if err := d.mayTry(r, at, "token "+id); err != nil {
+	succeeded, err := d.try(r, "token "+id)
+	if err != nil {
 		return Grant{}, session{}, err
 	}
-	succeeded := d.attempts.take(at)
 	grant, err := d.token(r, password)
 	if err == nil {
 		succeeded()
@@ -227,39 +216,36 @@ func (d *Door) begin(r *http.Request, user, password string) (Grant, session, er
 }
 
 // Logout ends the session of a request. It returns what was granted, and the cookie that replaces the session's, whatever
-// the error. Beyond the rate of the holder it ends the session in this process alone, and returns no grant.
+// the error.
 func (d *Door) Logout(r *http.Request) (Grant, *http.Cookie, error) {
 	gone := cookie(r, "", time.Unix(1, 0))
 	gone.MaxAge = -1
-	if sent, err := r.Cookie(cookieName(r)); err == nil && d.opts.Sessions != nil {
-		is, err := d.opts.Sessions.check(sent.Value)
-		switch {
-		case err == nil:
-			if wait := d.mayLog(&is); wait > 0 {
-				d.opts.Sessions.remember(is)
-				return Grant{}, gone, &Refusal{Code: http.StatusTooManyRequests, After: wait, Message: "too many logins and logouts: this browser and " +
-					"this process have ended the login, other processes accept a copy of its cookie until it ends by itself"}
-			}
-			grant, _ := d.holder(r, &is)
-			return grant, gone, d.opts.Sessions.end(r.Context(), is)
-		case errors.Is(err, errNotLoaded): // nobody knows whether it is a session
-			return Grant{}, gone, err
-		}
+	sent, err := r.Cookie(cookieName(r))
+	if err != nil || d.opts.Sessions == nil {
+		return Grant{}, gone, nil
 	}
-	return Grant{}, gone, nil
+	ended, err := d.opts.Sessions.check(sent.Value)
+	switch {
+	case errors.Is(err, errNotLoaded): // nobody knows whether it is a session
+		return Grant{}, gone, err
+	case err != nil:
+		return Grant{}, gone, nil
+	}
+	grant, _ := d.holder(r, &ended)
+	return grant, gone, d.opts.Sessions.end(r.Context(), ended)
 }
 
 // password judges a user's password.
 func (d *Door) password(r *http.Request, user, password string) (Grant, error) {
-	at := d.from(r)
-	if err := d.mayTry(r, at, user); err != nil {
+	succeeded, err := d.try(r, user)
+	if err != nil {
 		return Grant{}, err
 	}
 	admin := Grant{Name: "user " + user, Roles: Admin}
 	if d.opts.Users.Knows(user, password) {
+		succeeded()
 		return admin, nil
 	}
-	succeeded := d.attempts.take(at)
 	right, err := d.opts.Users.Check(user, password)
 	switch {
 	case err != nil:
@@ -273,25 +259,22 @@ func (d *Door) password(r *http.Request, user, password string) (Grant, error) {
 	return admin, nil
 }
 
-// mayTry returns an error while an address has failed too often.
-func (d *Door) mayTry(r *http.Request, at from, name string) error {
-	wait := d.attempts.wait(at)
+// try counts an attempt of an address, so that those at the same time are counted too. It returns what takes that back,
+// and an error while the address has failed too often.
+func (d *Door) try(r *http.Request, name string) (succeeded func(), err error) {
+	from := origin{client: d.opts.Clients.Of(r.RemoteAddr), allowance: perAddress}
+	if from.client == (admission.Client{}) {
+		from.name, from.allowance = host(r), perProxy
+	}
+	succeeded, wait := d.attempts.take(from)
 	if wait == 0 {
-		return nil
+		return succeeded, nil
 	}
 	d.opts.Audit.Failed(r, name, "too many failed logins")
-	return &Refusal{
+	return nil, &Refusal{
 		Code: http.StatusTooManyRequests, After: wait,
 		Message: fmt.Sprintf("too many failed logins: wait %s", wait.Round(time.Second)),
 	}
-}
-
-func (d *Door) from(r *http.Request) from {
-	client := d.opts.Clients.Of(r.RemoteAddr)
-	if client != (admission.Client{}) {
-		return from{client: client}
-	}
-	return from{shared: host(r)}
 }
 
 // certificate returns the name in the client's certificate, "" if the client has shown none that a CA of the web

@@ -3,11 +3,11 @@ package access
 // MostRemembered is mostRemembered.
 const MostRemembered = mostRemembered
 
-// MaxRevoked is maxRevoked.
-const MaxRevoked = maxRevoked
+// MaxEnded is maxEnded.
+const MaxEnded = maxEnded
 
 // Remembered returns the number of addresses that the door remembers.
-func (d *Door) Remembered() int { return len(d.attempts.of) }
+func (d *Door) Remembered() int { return len(d.attempts.meters) }
 
 // MaxTokens is maxTokens.
 const MaxTokens = maxTokens

@@ -11,7 +11,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"iter"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -23,8 +22,11 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"golang.org/x/time/rate"
+
 	"github.com/quern/quern/internal/access/bound"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/documents/shelf"
 	"github.com/quern/quern/internal/limits/admission"
 	"github.com/quern/quern/internal/storage"
 )
@@ -36,9 +38,8 @@ const (
 	tokenPrefix = "quern_"
 	idBytes     = 10
 	secretBytes = 20 // 160 bits
-	// maxTokens bounds the tokens in a store. A revoked one counts for revokedCounts, and then until another needs the room.
-	maxTokens     = 10_000
-	revokedCounts = 30 * 24 * time.Hour
+	// maxTokens bounds the tokens in a store. A revoked one counts until another needs the room.
+	maxTokens = 10_000
 	// maxNameBytes bounds the name of a token.
 	maxNameBytes = 64
 
@@ -53,13 +54,8 @@ const (
 	lookUpTime  = 5 * time.Second
 )
 
-// Documents are what tokens and sessions are kept in; see storage.Documents.
-type Documents interface {
-	Document(ctx context.Context, key storage.DocumentKey, version int64) (storage.Document, error)
-	Documents(ctx context.Context, kind string) iter.Seq2[storage.DocumentHead, error]
-	PutDocument(ctx context.Context, d storage.Document, keep int) error
-	ForgetDocument(ctx context.Context, key storage.DocumentKey, version int64) error
-}
+// Documents are what tokens and sessions are kept in.
+type Documents = shelf.Documents
 
 // Token is what is known of a token. The secret is known only to who holds it.
 type Token struct {
@@ -115,19 +111,20 @@ type NewToken struct {
 }
 
 // InvalidError says why a token cannot be made as it was asked for, or which token there is none of.
-type InvalidError struct{ Message string }
+type InvalidError = shelf.InvalidError
 
-// Error implements error.
-func (e *InvalidError) Error() string { return e.Message }
+func invalid(format string, args ...any) error {
+	return &InvalidError{Message: fmt.Sprintf(format, args...)}
+}
 
 func (n *NewToken) validate() error {
 	switch {
 	case n.Name == "" || len(n.Name) > maxNameBytes || !utf8.ValidString(n.Name) || strings.ContainsFunc(n.Name, func(c rune) bool { return !unicode.IsPrint(c) }):
-		return &InvalidError{fmt.Sprintf("a token needs a name of 1 to %d bytes of printable text, such as that of the agent that uses it", maxNameBytes)}
+		return invalid("a token needs a name of 1 to %d bytes of printable text, such as that of the agent that uses it", maxNameBytes)
 	case n.Roles == 0:
-		return &InvalidError{"a token needs a role: read, write or admin"}
+		return invalid("a token needs a role: read, write or admin")
 	case n.Lasts < 0:
-		return &InvalidError{"a token cannot have expired before it is made"}
+		return invalid("a token cannot have expired before it is made")
 	}
 	return n.enforceable()
 }
@@ -137,18 +134,18 @@ func (n *NewToken) enforceable() error {
 	l := n.Limits
 	switch {
 	case l.Series < 0 || l.SamplesPerSecond < 0 || l.Queries < 0:
-		return &InvalidError{"a limit of a token must be positive, or be left out for none"}
+		return invalid("a limit of a token must be positive, or be left out for none")
 	case n.Roles.Has(Admin) && (len(n.Match) > 0 || l != TokenLimits{}):
-		return &InvalidError{"a token with the role admin can make any other token, so nothing would bind or limit it: give it the roles read or write"}
+		return invalid("a token with the role admin can make any other token, so nothing would bind or limit it: give it the roles read or write")
 	case l.Series > 0 && len(n.Match) == 0:
-		return &InvalidError{"a maximum of series counts those that a token is bound to: give it match[] (--match) as well"}
+		return invalid("a maximum of series counts those that a token is bound to: give it match[] (--match) as well")
 	case !n.Roles.Has(Write) && (l.Series > 0 || l.SamplesPerSecond > 0):
-		return &InvalidError{"a limit of series or samples is for tokens with the role write"}
+		return invalid("a limit of series or samples is for tokens with the role write")
 	case !n.Roles.Has(Read) && l.Queries > 0:
-		return &InvalidError{"a limit of queries is for tokens with the role read"}
+		return invalid("a limit of queries is for tokens with the role read")
 	case len(n.Match) > 0:
 		if _, err := bound.Parse(n.Match, l.Series); err != nil {
-			return &InvalidError{err.Error()}
+			return &InvalidError{Message: err.Error()}
 		}
 	}
 	return nil
@@ -164,28 +161,33 @@ func (n *NewToken) enforceable() error {
 //  4. A token that is to be revoked is refused at once, also while the store cannot be written. Each Refresh tries to
 //     write again what it owes the store.
 type Tokens struct {
-	docs Documents
-	clk  clock.Clock
-	log  *slog.Logger
+	shelf   *shelf.Shelf
+	clk     clock.Clock
+	log     *slog.Logger
+	lookUps *rate.Limiter
 
-	mu      sync.Mutex
-	of      map[string]*stored
-	owed    map[string]string // who revokes the tokens of which the store does not know yet that they are
-	lookups time.Duration     // when all lookups are forgotten, by the clock's Elapsed
+	mu   sync.Mutex
+	of   map[string]*stored
+	owed map[string]string // who revokes the tokens of which the store does not know yet that they are
 }
 
 // stored is the newest version seen of a token.
 type stored struct {
 	version int64
 	// token is nil if it is revoked, or cannot be used as refused says.
-	token     *Token
-	refused   string
-	revokedMs int64
+	token   *Token
+	refused string
 }
 
 // NewTokens returns the tokens in docs. None is known before Refresh.
 func NewTokens(docs Documents, clk clock.Clock, log *slog.Logger) *Tokens {
-	return &Tokens{docs: docs, clk: clk, log: log, of: make(map[string]*stored), owed: make(map[string]string)}
+	return &Tokens{
+		shelf: shelf.New(shelf.Options{
+			Documents: docs, Clock: clk, Kind: tokenKind, MaxBytes: storage.MaxDocumentBody, Kept: 1, Most: maxTokens, Protects: true,
+		}),
+		clk: clk, log: log, lookUps: rate.NewLimiter(rate.Every(lookUpEvery), lookUps),
+		of: make(map[string]*stored), owed: make(map[string]string),
+	}
 }
 
 // Refresh learns what has changed in the store, and writes what it owes the store. After an error, what was known still
@@ -210,7 +212,7 @@ func (t *Tokens) learn(ctx context.Context) error {
 	t.mu.Lock()
 	gone := maps.Clone(t.of)
 	t.mu.Unlock()
-	for head, err := range t.docs.Documents(ctx, tokenKind) {
+	for head, err := range t.shelf.Documents.Documents(ctx, tokenKind) {
 		if err != nil {
 			return err
 		}
@@ -231,7 +233,7 @@ func (t *Tokens) learn(ctx context.Context) error {
 	}
 	for id := range gone {
 		// A list leaves out what lies in a damaged block, too.
-		if _, err := t.docs.Document(ctx, tokenKey(id), 0); errors.Is(err, storage.ErrNoDocument) {
+		if _, err := t.shelf.Documents.Document(ctx, tokenKey(id), 0); errors.Is(err, storage.ErrNoDocument) {
 			t.mu.Lock()
 			delete(t.of, id)
 			t.mu.Unlock()
@@ -244,7 +246,7 @@ func tokenKey(id string) storage.DocumentKey { return storage.DocumentKey{Kind: 
 
 // read reads a token from the store.
 func (t *Tokens) read(ctx context.Context, id string) (*stored, error) {
-	doc, err := t.docs.Document(ctx, tokenKey(id), 0)
+	doc, err := t.shelf.Documents.Document(ctx, tokenKey(id), 0)
 	if err != nil {
 		return nil, err
 	}
@@ -272,7 +274,7 @@ func (t *Tokens) parse(d *storage.Document) *stored {
 	s := &stored{version: d.Version}
 	switch {
 	case d.Deleted:
-		s.refused, s.revokedMs = revoked, d.UpdatedMs
+		s.refused = revoked
 		return s
 	case d.Damaged:
 		s.refused = "the token is damaged in the store"
@@ -353,12 +355,11 @@ func (t *Tokens) lookUp(ctx context.Context, id string) (*stored, error) {
 	if _, ended := t.owed[id]; ended {
 		known = &stored{refused: revoked}
 	}
-	may := known != nil || t.mayLookUp()
 	t.mu.Unlock()
 	switch {
 	case known != nil:
 		return known, nil
-	case !may:
+	case !t.lookUps.AllowN(steady(t.clk), 1): // nobody may have made it
 		return nil, &Refusal{Code: http.StatusTooManyRequests, Message: "too many unknown tokens, try again", After: time.Second}
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookUpTime)
@@ -371,16 +372,6 @@ func (t *Tokens) lookUp(ctx context.Context, id string) (*stored, error) {
 		return nil, &Refusal{Code: http.StatusServiceUnavailable, Message: "this token cannot be looked up now: the store does not answer", After: 5 * time.Second}
 	}
 	return known, nil
-}
-
-// mayLookUp limits how often the store is asked about tokens that nobody may have made.
-func (t *Tokens) mayLookUp() bool {
-	now := t.clk.Elapsed()
-	if t.lookups-now > (lookUps-1)*lookUpEvery {
-		return false
-	}
-	t.lookups = max(t.lookups, now) + lookUpEvery
-	return true
 }
 
 // ByID returns a token that is known and valid, for a session that it began.
@@ -398,12 +389,6 @@ func (t *Tokens) Create(ctx context.Context, n NewToken) (*Token, string, error)
 	if err := n.validate(); err != nil {
 		return nil, "", err
 	}
-	if err := t.learn(ctx); err != nil {
-		return nil, "", err
-	}
-	if err := t.roomForOne(ctx); err != nil {
-		return nil, "", err
-	}
 	id, secret := random(idBytes), random(secretBytes)
 	sum := sha256.Sum256([]byte(secret))
 	b := body{
@@ -417,40 +402,11 @@ func (t *Tokens) Create(ctx context.Context, n NewToken) (*Token, string, error)
 	if err != nil {
 		return nil, "", err
 	}
-	doc := storage.Document{DocumentHead: storage.DocumentHead{
-		DocumentKey: tokenKey(id), Version: 1, UpdatedMs: b.CreatedMs, Author: author(n.Author), Title: n.Name,
-	}, Body: text}
-	if err := t.docs.PutDocument(ctx, doc, 1); err != nil {
+	if _, err := t.shelf.Put(ctx, shelf.Change{ID: id, Author: n.Author}, n.Name, text); err != nil {
 		return nil, "", err
 	}
-	return t.keep(id, t.parse(&doc)).token, tokenPrefix + id + "_" + secret, nil
-}
-
-// roomForOne makes room for another token: if there are too many, it forgets the one that was revoked first. It returns an
-// *InvalidError if none was revoked so long ago.
-func (t *Tokens) roomForOne(ctx context.Context) error {
-	t.mu.Lock()
-	count, id, first := len(t.of), "", stored{revokedMs: clock.NowMs(t.clk) - revokedCounts.Milliseconds() + 1}
-	for other, s := range t.of {
-		if s.refused == revoked && s.revokedMs < first.revokedMs {
-			id, first = other, *s
-		}
-	}
-	t.mu.Unlock()
-	switch {
-	case count < maxTokens:
-		return nil
-	case id == "":
-		return &InvalidError{fmt.Sprintf("the store has %d tokens, with those that were revoked in the last %d days, and takes no more",
-			count, int(revokedCounts.Hours()/24))}
-	}
-	if err := t.docs.ForgetDocument(ctx, tokenKey(id), first.version); err != nil {
-		return err
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.of, id)
-	return nil
+	made := t.parse(&storage.Document{DocumentHead: storage.DocumentHead{DocumentKey: tokenKey(id), Version: 1}, Body: text})
+	return t.keep(id, made).token, tokenPrefix + id + "_" + secret, nil
 }
 
 // Revoke ends a token, named by its id or as a whole: in this process at once, in others within RefreshEvery. To revoke it
@@ -468,7 +424,7 @@ func (t *Tokens) Revoke(ctx context.Context, id, by string) error {
 }
 
 func errNoToken(id string) error {
-	return &InvalidError{fmt.Sprintf("there is no token with the id %.40q", id)}
+	return invalid("there is no token with the id %.40q", id)
 }
 
 // settle revokes a token in the store that is owed to it.
@@ -487,46 +443,27 @@ func (t *Tokens) settle(ctx context.Context, id, by string) error {
 
 // revoke stores the deletion of a token.
 func (t *Tokens) revoke(ctx context.Context, id, by string) error {
-	key := tokenKey(id)
 	for {
-		doc, err := t.docs.Document(ctx, key, 0)
+		now, err := t.shelf.Newest(ctx, id)
 		switch {
-		case errors.Is(err, storage.ErrNoDocument):
-			return errNoToken(id)
-		case errors.Is(err, storage.ErrCorrupt):
-			if doc.DocumentHead, err = headOf(ctx, t.docs, key); err != nil {
-				return err
-			}
 		case err != nil:
 			return err
+		case now.Version == 0:
+			return errNoToken(id)
 		}
-		if doc.Deleted {
-			t.keep(id, t.parse(&doc))
-			return nil
+		version := now.Version
+		if !now.Deleted {
+			version, err = t.shelf.Delete(ctx, shelf.Change{ID: id, Base: now.Version, Author: by})
 		}
-		gone := storage.Document{DocumentHead: storage.DocumentHead{
-			DocumentKey: key, Version: doc.Version + 1, Deleted: true, UpdatedMs: clock.NowMs(t.clk), Author: author(by), Title: doc.Title,
-		}, Protects: true}
-		err = t.docs.PutDocument(ctx, gone, 1)
 		switch {
 		case errors.Is(err, storage.ErrConflict) && ctx.Err() == nil:
 			continue // somebody else was faster
 		case err != nil:
 			return err
 		}
-		t.keep(id, t.parse(&gone))
+		t.keep(id, &stored{version: version, refused: revoked})
 		return nil
 	}
-}
-
-// headOf returns the head of a document that is damaged, so that it can be replaced.
-func headOf(ctx context.Context, docs Documents, key storage.DocumentKey) (storage.DocumentHead, error) {
-	for head, err := range docs.Documents(ctx, key.Kind) {
-		if err != nil || head.DocumentKey == key {
-			return head, err
-		}
-	}
-	return storage.DocumentHead{}, fmt.Errorf("%s: %w", key, storage.ErrNoDocument)
 }
 
 // List returns the tokens that are not revoked, by name. Expired ones are among them.
@@ -590,12 +527,4 @@ func random(n int) string {
 	b := make([]byte, n)
 	_, _ = rand.Read(b) // never fails
 	return letters.EncodeToString(b)
-}
-
-// author fits a name into the field of a document.
-func author(name string) string {
-	if len(name) > storage.MaxDocumentAuthor {
-		name = name[:storage.MaxDocumentAuthor]
-	}
-	return strings.ToValidUTF8(name, "")
 }

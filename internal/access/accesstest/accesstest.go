@@ -71,6 +71,18 @@ func (d *Memory) Documents(_ context.Context, kind string) iter.Seq2[storage.Doc
 	}
 }
 
+// Versions implements access.Documents.
+func (d *Memory) Versions(_ context.Context, key storage.DocumentKey) iter.Seq2[storage.DocumentHead, error] {
+	return func(yield func(storage.DocumentHead, error) bool) {
+		d.mu.Lock()
+		doc, ok := d.Of[key]
+		d.mu.Unlock()
+		if ok {
+			yield(doc.DocumentHead, d.Err)
+		}
+	}
+}
+
 // PutDocument implements access.Documents.
 func (d *Memory) PutDocument(_ context.Context, doc storage.Document, keep int) error {
 	if before := d.Before; before != nil {

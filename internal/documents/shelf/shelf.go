@@ -32,7 +32,7 @@ type Documents interface {
 	ForgetDocument(ctx context.Context, key storage.DocumentKey, version int64) error
 }
 
-// Options make a Shelf. All are required.
+// Options make a Shelf. All without a default are required.
 type Options struct {
 	Documents Documents
 	Clock     clock.Clock
@@ -44,6 +44,8 @@ type Options struct {
 	Kept int
 	// Most bounds the ids that are stored. Deleted documents keep theirs until another needs the room.
 	Most int
+	// Protects says that a deletion takes access away from somebody; see storage.Document. By default it does not.
+	Protects bool
 }
 
 // Shelf keeps the documents of one kind.
@@ -147,8 +149,8 @@ func (s *Shelf) Missing(ctx context.Context, id string, version int64) error {
 	return &MissingError{fmt.Sprintf("the %s %q has no version %d; %s", s.Kind, id, version, which)}
 }
 
-// newest returns the newest version of a document, which has version 0 if there is none.
-func (s *Shelf) newest(ctx context.Context, id string) (storage.Document, error) {
+// Newest returns the newest version of a document, which has version 0 if there is none.
+func (s *Shelf) Newest(ctx context.Context, id string) (storage.Document, error) {
 	doc, err := s.Documents.Document(ctx, s.Key(id), 0)
 	switch {
 	case errors.Is(err, storage.ErrNoDocument):
@@ -179,7 +181,7 @@ func (s *Shelf) changeable(ctx context.Context, c Change) (storage.Document, err
 	if err := admission.Charge(ctx, int64(s.MaxBytes)); err != nil {
 		return storage.Document{}, err
 	}
-	now, err := s.newest(ctx, c.ID)
+	now, err := s.Newest(ctx, c.ID)
 	if err == nil && c.May != nil {
 		err = c.May(now)
 	}
@@ -266,5 +268,5 @@ func (s *Shelf) Delete(ctx context.Context, c Change) (int64, error) {
 	}
 	gone := s.next(c)
 	gone.Deleted, gone.Title = true, now.Title
-	return gone.Version, s.Documents.PutDocument(ctx, storage.Document{DocumentHead: gone}, s.Kept)
+	return gone.Version, s.Documents.PutDocument(ctx, storage.Document{DocumentHead: gone, Protects: s.Protects}, s.Kept)
 }

@@ -72,7 +72,7 @@ var rules = []rule{
 	{"internal/api/page", []string{"internal/api/compress"}},
 	{"schema", nil},
 	{"internal/access/bound", nil},
-	{"internal/access", []string{"internal/limits/admission", "internal/access/bound", "internal/clock", "internal/storage"}},
+	{"internal/access", []string{"internal/limits/admission", "internal/access/bound", "internal/clock", "internal/documents/shelf", "internal/storage"}},
 	{"internal/access/accesstest", []string{"internal/storage"}},
 	{"internal/access/webconfig", []string{"internal/limits/admission", "internal/clock"}},
 
