@@ -116,42 +116,9 @@ func (s *server) linesOverTLS(l net.Listener) net.Listener {
 		return l
 	}
 	if conf := s.web.TLS(); conf != nil {
-		return &tlsListener{l, conf, s.web}
+		return tls.NewListener(l, conf)
 	}
 	return l
-}
-
-// tlsListener is a tls.NewListener whose connections end when the web config does not admit their clients any more.
-type tlsListener struct {
-	net.Listener
-	conf *tls.Config
-	web  *webconfig.Config
-}
-
-// Accept implements net.Listener.
-func (l *tlsListener) Accept() (net.Conn, error) {
-	conn, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	return &admitted{tls.Server(conn, l.conf), l.web}, nil
-}
-
-// admitted is a connection of a tlsListener.
-type admitted struct {
-	*tls.Conn
-	web *webconfig.Config
-}
-
-var errNotAdmitted = errors.New("the authority of client certificates has changed since this client connected")
-
-// Read implements net.Conn.
-func (c *admitted) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
-	if state := c.ConnectionState(); n > 0 && !c.web.Admits(&state) {
-		return 0, errNotAdmitted
-	}
-	return n, err
 }
 
 // onLoopback returns whether only this machine reaches a listener. The bound address decides, not a name.
@@ -168,13 +135,6 @@ func (s *server) guarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for name, value := range s.web.Headers() {
 			w.Header().Set(name, value)
-		}
-		if !s.web.Admits(r.TLS) {
-			// 503, so that agents keep what they send, and connect again as the files are now.
-			w.Header().Set("Connection", "close")
-			w.Header().Set("Retry-After", respond.RetryBusy)
-			respond.Error(w, http.StatusServiceUnavailable, "the authority of client certificates has changed since this client connected: it must connect again")
-			return
 		}
 		if !s.web.Allow(s.clients.Of(r.RemoteAddr)) {
 			w.Header().Set("Retry-After", respond.RetryBusy)

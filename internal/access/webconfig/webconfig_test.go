@@ -17,7 +17,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -253,13 +252,7 @@ func TestClientCertificates(t *testing.T) {
 	require.True(t, c.CertificateRequired())
 	try := func(by *authority) error {
 		server, client := c.TLS(), w.client(ca)
-		inner := server.GetConfigForClient
-		server.GetConfigForClient = func(h *tls.ClientHelloInfo) (*tls.Config, error) {
-			conf, err := inner(h)
-			conf = conf.Clone()
-			conf.Time = w.clk.Now
-			return conf, err
-		}
+		server.Time = w.clk.Now
 		if by != nil {
 			cert, err := tls.X509KeyPair(by.issue(t, "agent-1", start.AddDate(1, 0, 0)))
 			require.NoError(t, err)
@@ -273,44 +266,37 @@ func TestClientCertificates(t *testing.T) {
 	require.Error(t, try(&other))
 	require.ErrorContains(t, try(nil), "certificate required")
 
-	w.replace("ca.pem", other.pem())
-	c.Reload(false)
-	require.NoError(t, try(&other))
-	require.Error(t, try(&ca))
-
-	// Nobody gets in because the demand has gone from the file.
-	w.put("web.yaml", withTLS)
-	c.Reload(false)
-	require.Contains(t, w.log.String(), "only a restart can end the demand for client certificates")
-	require.ErrorContains(t, try(nil), "certificate required")
+	// The authority stays, and so does the demand, until a restart ends the connections that were made by them.
+	for _, change := range []func(){
+		func() { w.replace("ca.pem", other.pem()) },
+		func() { w.put("web.yaml", withTLS) },
+	} {
+		w.log.Reset()
+		change()
+		c.Reload(true)
+		require.Contains(t, w.log.String(), "without a restart")
+		require.NoError(t, try(&ca))
+		require.Error(t, try(&other))
+		require.ErrorContains(t, try(nil), "certificate required")
+	}
 }
 
-// TestUsersStay: a reload does not take all users away where a certificate would then be enough. Elsewhere nobody gets in by
-// that, and where the file never had users, nothing is taken away.
+// TestUsersStay: a reload takes some users away, but not all: certificates would be enough then.
 func TestUsersStay(t *testing.T) {
-	const asks = withTLS + "  client_ca_file: ca.pem\n  client_auth_type: "
-	users := "basic_auth_users:\n  admin: " + hash(t, "right") + "\n"
-	for _, c := range []struct {
-		before, after string
-		users         bool // afterwards
-	}{
-		{asks + "VerifyClientCertIfGiven\n" + users, asks + "VerifyClientCertIfGiven\n", true},
-		{asks + "RequireAndVerifyClientCert\n" + users, asks + "RequireAndVerifyClientCert\n", true},
-		{asks + "RequireAndVerifyClientCert\n" + users, asks + "RequireAndVerifyClientCert\nbasic_auth_users: {}\n", true},
-		{withTLS + users, asks + "VerifyClientCertIfGiven\n", true},
-		{withTLS + users, withTLS, false},
-		{asks + "VerifyClientCertIfGiven\n", asks + "RequireAndVerifyClientCert\n", false},
-		{users, "", false},
-	} {
-		ca, w := newAuthority(t), newWorld(t)
-		w.certificate(ca, "quern.example", start.AddDate(1, 0, 0))
-		w.replace("ca.pem", ca.pem())
-		w.put("web.yaml", c.before)
-		config := w.mustOpen()
-		w.put("web.yaml", c.after)
-		config.Reload(false)
-		require.Equal(t, c.users, config.HasUsers(), c)
-		require.Equal(t, c.users, strings.Contains(w.log.String(), "only a restart can take all users away"), w.log)
+	w := newWorld(t)
+	user := func(name string) string { return "  " + name + ": " + hash(t, "right") + "\n" }
+	w.put("web.yaml", "basic_auth_users:\n"+user("a")+user("b"))
+	c := w.mustOpen()
+	w.put("web.yaml", "basic_auth_users:\n"+user("b"))
+	c.Reload(false)
+	_, stays := c.Fingerprint("a")
+	require.False(t, stays)
+	for _, text := range []string{"", "basic_auth_users: {}\n"} {
+		w.put("web.yaml", text)
+		c.Reload(true)
+		require.True(t, c.HasUsers())
+		require.Contains(t, w.log.String(), "only a restart can take all users away")
+		w.log.Reset()
 	}
 }
 
@@ -334,35 +320,6 @@ func TestRateLimit(t *testing.T) {
 		require.True(t, c.Allow(clients.Of(fmt.Sprintf("10.0.%d.%d:1", i>>8, i&255))))
 		require.LessOrEqual(t, c.Limited(), webconfig.LimitedClients)
 	}
-}
-
-// TestAdmits: what connected before a change is judged by what the files say since.
-func TestAdmits(t *testing.T) {
-	ca, other, w := newAuthority(t), newAuthority(t), newWorld(t)
-	w.certificate(ca, "quern.example", start.AddDate(1, 0, 0))
-	w.replace("ca.pem", ca.pem())
-	const asks = withTLS + "  client_ca_file: ca.pem\n  client_auth_type: "
-	w.put("web.yaml", asks+"VerifyClientCertIfGiven\n")
-	c := w.mustOpen()
-	by := func(a authority) *tls.ConnectionState {
-		return &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{{Raw: []byte("leaf")}, a.cert}}}
-	}
-	without := &tls.ConnectionState{}
-	admitted := func() []bool { return []bool{c.Admits(by(ca)), c.Admits(by(other)), c.Admits(without)} }
-	require.Equal(t, []bool{true, false, true}, admitted())
-	w.replace("ca.pem", append(other.pem(), ca.pem()...))
-	c.Reload(false)
-	require.Equal(t, []bool{true, true, true}, admitted(), "one authority more")
-	w.replace("ca.pem", other.pem())
-	c.Reload(false)
-	require.Equal(t, []bool{false, true, true}, admitted())
-	w.put("web.yaml", asks+"RequireAndVerifyClientCert\n")
-	c.Reload(false)
-	require.Equal(t, []bool{false, true, false}, admitted(), "from now on each needs a certificate")
-
-	w.reg = prometheus.NewRegistry()
-	w.put("web.yaml", "# no TLS\n")
-	require.True(t, w.mustOpen().Admits(nil))
 }
 
 // TestReload: a change is used if all of it can be; otherwise all stays as it was, and the log and a metric say so.
