@@ -35,7 +35,6 @@ import (
 	"github.com/quern/quern/internal/api/page"
 	"github.com/quern/quern/internal/api/reading"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/documents/annotation"
 	"github.com/quern/quern/internal/limits/admission"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/protocol/annotations"
@@ -94,7 +93,7 @@ type Options struct {
 	// BackFiller ingests the history of POST /api/v1/import. Required with an Appender.
 	BackFiller importer.BackFiller
 	// Annotations are those beside the series. Without them, and without an Appender, there are no endpoints for them.
-	Annotations *annotation.Book
+	Annotations *annotations.Book
 	// Metadata receives metric metadata. The default discards it.
 	Metadata Metadata
 	// Sources say which label holds the source of a series, in protocols that know only series.

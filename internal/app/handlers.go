@@ -16,7 +16,7 @@ import (
 	"github.com/quern/quern/internal/api/reading"
 	"github.com/quern/quern/internal/app/program"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/documents/annotation"
+	"github.com/quern/quern/internal/protocol/annotations"
 	"github.com/quern/quern/internal/documents/dashboard"
 	"github.com/quern/quern/internal/documents/group"
 	"github.com/quern/quern/internal/limits/admission"
@@ -78,7 +78,7 @@ func (s *server) build(ctx context.Context) (err error) {
 	}
 	if s.roles.ingest {
 		s.startIngest(ctx, s.engine, s.mayNotWrite)
-		opts.Annotations = annotation.New(s.engine.Store, s.clk, s.cfg.AnnotationRetention)
+		opts.Annotations = annotations.New(s.engine.Store, s.clk, s.cfg.AnnotationRetention)
 		opts.Appender, opts.BackFiller, opts.Metadata = s.engine.Ingest, s.engine.Ingest, s.engine.catalog
 		if s.lines != nil {
 			s.graphite = graphite.New(ctx, opts.Appender, s.clk, graphite.Options{

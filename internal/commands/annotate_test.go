@@ -21,7 +21,7 @@ import (
 	"github.com/quern/quern/internal/client"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
-	"github.com/quern/quern/internal/documents/annotation"
+	"github.com/quern/quern/internal/protocol/annotations"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/wire"
 )
@@ -31,7 +31,7 @@ func annotated(t *testing.T) string {
 	t.Helper()
 	clk := clock.System{}
 	store := apitest.Store(clk)
-	book := annotation.New(store, clk, 0)
+	book := annotations.New(store, clk, 0)
 	s := httptest.NewServer(apitest.Server(t, func(o *api.Options) {
 		o.Clock, o.Appender, o.BackFiller, o.Annotations = clk, apitest.AcceptAll{}, apitest.AcceptAll{}, book
 		reader := query.New(query.Parts{Store: store, Index: query.NewIndex(), Settings: store.Settings(), Clock: clk}, query.Options{})

@@ -19,7 +19,6 @@ import (
 	"github.com/quern/quern/internal/access/bound"
 	"github.com/quern/quern/internal/access/route"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/documents/annotation"
 	"github.com/quern/quern/internal/limits/admission"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/protocol/annotations"
@@ -33,7 +32,7 @@ import (
 // docs/query.md describes its lines.
 type Endpoints struct {
 	querier     *query.Querier
-	annotations *annotation.Book
+	annotations *annotations.Book
 	clock       clock.Clock
 	turns       Turns
 }
@@ -57,7 +56,7 @@ func (t Turns) export(answer answerer, parameters ...string) http.Handler {
 }
 
 // New makes the endpoints on a querier; clk defines "now" in requests. Exports have annotations, if they are not nil.
-func New(querier *query.Querier, annotations *annotation.Book, clk clock.Clock, turns Turns) *Endpoints {
+func New(querier *query.Querier, annotations *annotations.Book, clk clock.Clock, turns Turns) *Endpoints {
 	return &Endpoints{querier: querier, annotations: annotations, clock: clk, turns: turns}
 }
 

@@ -1,130 +1,188 @@
 package annotations
 
 import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
 
-	"github.com/quern/quern/internal/documents/annotation"
 	"github.com/quern/quern/internal/protocol/jsonscan"
+	"github.com/quern/quern/internal/storage"
 )
 
-// webhookVersion is that of the notifications of Alertmanager that are understood.
-const webhookVersion = "4"
+const (
+	// webhookVersion is that of the notifications of Alertmanager that are understood.
+	webhookVersion = "4"
+	// maxAlertPairs is the number of labels, and of annotations, of an alert that are looked at.
+	maxAlertPairs = 256
 
-// alerts reads a notification of Alertmanager.
-type alerts struct {
-	*jsonscan.Scanner
+	// alertTag is on all annotations that come from alerts, and firingTag on those whose end is not known yet.
+	alertTag  = "alert"
+	firingTag = "firing"
+)
 
-	labels, notes []annotation.Pair
+// alertsOf reads a whole notification, and returns the list of its alerts. The version is among the last members, and
+// nothing is taken of a notification of another one.
+func alertsOf(s *jsonscan.Scanner) (list json.RawMessage, ok bool) {
+	if s.Space() != '{' {
+		return nil, s.Unexpected("a notification of Alertmanager, which is an object")
+	}
+	if !s.Skip() {
+		return nil, false
+	}
+	if s.Space() != 0 || s.Pos < len(s.Text) {
+		return nil, s.Unexpected("the end of the notification")
+	}
+	var in struct {
+		Version lax             `json:"version"`
+		Alerts  json.RawMessage `json:"alerts"`
+	}
+	_ = json.Unmarshal(s.Text, &in) // it is an object, and what is no string is empty
+	switch {
+	case in.Version != webhookVersion:
+		return nil, s.Fail(0, "the version of the notification is %.20q, want %q: this endpoint takes the webhook of Prometheus' Alertmanager", in.Version, webhookVersion)
+	case !bytes.HasPrefix(in.Alerts, []byte("[")):
+		return nil, s.Fail(0, "the notification has no list of alerts")
+	}
+	return in.Alerts, true
 }
 
-// outline reads a whole notification, and returns where its alerts begin. The version is among the last members, and
-// nothing is taken of a notification of another one.
-func (d *alerts) outline() (at int, ok bool) {
-	if d.Space() != '{' {
-		return 0, d.Unexpected("a notification of Alertmanager, which is an object")
+// lax is a string. What is none is empty.
+type lax string
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (l *lax) UnmarshalJSON(text []byte) error {
+	var s string
+	if json.Unmarshal(text, &s) == nil {
+		*l = lax(s)
 	}
-	d.Pos++
-	version, at := "", -1
-	for first := true; ; first = false {
-		name, more, ok := d.Member(first)
-		if !ok {
-			return 0, false
+	return nil
+}
+
+// pairs are the labels or the annotations of an alert: the first maxAlertPairs that have a value.
+type pairs []pair
+
+type pair struct{ name, value string }
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (p *pairs) UnmarshalJSON(text []byte) error {
+	dec := json.NewDecoder(bytes.NewReader(text))
+	if begin, err := dec.Token(); err != nil || begin != json.Delim('{') {
+		return err
+	}
+	for dec.More() && len(*p) < maxAlertPairs {
+		name, err := dec.Token()
+		if err != nil {
+			return err
 		}
-		if !more {
+		var value lax
+		if err := dec.Decode(&value); err != nil {
+			return err
+		}
+		if value != "" {
+			*p = append(*p, pair{name.(string), string(value)})
+		}
+	}
+	return nil
+}
+
+// alert is an alert as Alertmanager sends it.
+type alert struct {
+	Status      lax   `json:"status"`
+	Fingerprint lax   `json:"fingerprint"`
+	StartsAt    lax   `json:"startsAt"` // RFC 3339
+	EndsAt      lax   `json:"endsAt"`   // RFC 3339, in the year 1 while the alert fires
+	Labels      pairs `json:"labels"`
+	Annotations pairs `json:"annotations"`
+}
+
+// decodeAlert reads an alert as the annotation that stands for it. why says what is wrong with it.
+func decodeAlert(text []byte, nowMs int64) (draft Draft, why string) {
+	var a alert
+	err := json.Unmarshal(text, &a)
+	if err == nil {
+		draft, err = a.draft(nowMs)
+	}
+	if err != nil {
+		why = err.Error()
+	}
+	return draft, why
+}
+
+// draft returns the annotation that stands for the alert. Its id comes from the fingerprint, so that all notifications
+// of an alert that began at one time are one annotation. While the alert fires, the annotation ends at nowMs: the next
+// notification extends it. What is longer than an annotation may be is cut.
+func (a *alert) draft(nowMs int64) (Draft, error) {
+	start, err := time.Parse(time.RFC3339, string(a.StartsAt))
+	switch {
+	case a.Fingerprint == "":
+		return Draft{}, errors.New("the alert has no fingerprint")
+	case err != nil || start.Year() < 1970:
+		return Draft{}, fmt.Errorf("startsAt %.40q is no time: it must be as in RFC 3339", a.StartsAt)
+	case a.Status != "firing" && a.Status != "resolved":
+		return Draft{}, fmt.Errorf("the status %.40q is neither firing nor resolved", a.Status)
+	}
+	d := Draft{Annotation: storage.Annotation{
+		ID: alertTag + "-" + string(a.Fingerprint), StartMs: start.UnixMilli(), EndMs: nowMs, Text: a.text(), Tags: []string{alertTag},
+	}}
+	if a.Status == "firing" {
+		d.Tags = append(d.Tags, firingTag)
+	} else if end, err := time.Parse(time.RFC3339, string(a.EndsAt)); err == nil && end.Year() >= 1970 {
+		d.EndMs = end.UnixMilli()
+	}
+	d.EndMs = max(d.EndMs, d.StartMs)
+	slices.SortStableFunc(a.Labels, func(x, y pair) int { return cmp.Compare(x.name, y.name) })
+	for _, l := range a.Labels[:min(len(a.Labels), storage.MaxAnnotationTags-2)] {
+		most := storage.MaxAnnotationTag
+		d.Tags = append(d.Tags, cut(cut(l.name, most)+"="+cut(l.value, most), most))
+	}
+	return d, nil
+}
+
+// text returns the summary and the description, then the other annotations with their names. An alert without any has
+// its name.
+func (a *alert) text() string {
+	first := map[string]int{"summary": 1, "description": 2}
+	rank := func(p pair) int { return cmp.Or(first[p.name], 3) }
+	slices.SortStableFunc(a.Annotations, func(x, y pair) int {
+		return cmp.Or(cmp.Compare(rank(x), rank(y)), cmp.Compare(x.name, y.name))
+	})
+	most := storage.MaxAnnotationText
+	var sb strings.Builder
+	for _, p := range a.Annotations {
+		if sb.Len() > most {
 			break
 		}
-		switch {
-		case name == "version" && d.Kind() == "a string":
-			version, ok = d.Str()
-		case name == "alerts" && d.Kind() == "an array":
-			at = d.Pos
-			ok = d.Skip()
-		default:
-			ok = d.Skip()
+		if sb.Len() > 0 {
+			sb.WriteByte('\n')
 		}
-		if !ok {
-			return 0, false
+		if rank(p) == 3 {
+			sb.WriteString(cut(p.name, most) + ": ")
+		}
+		sb.WriteString(cut(p.value, most))
+	}
+	for _, l := range a.Labels {
+		if sb.Len() == 0 && l.name == "alertname" {
+			sb.WriteString(cut(l.value, most))
 		}
 	}
-	if d.Space() != 0 || d.Pos < len(d.Text) {
-		return 0, d.Unexpected("the end of the notification")
-	}
-	switch {
-	case version != webhookVersion:
-		return 0, d.Fail(0, "the version of the notification is %.20q, want %q: this endpoint takes the webhook of Prometheus' Alertmanager", version, webhookVersion)
-	case at < 0:
-		return 0, d.Fail(0, "the notification has no list of alerts")
-	}
-	return at, true
+	return cut(sb.String(), most)
 }
 
-// alert reads the alert at Pos.
-func (d *alerts) alert() (a annotation.Alert, ok bool) {
-	if d.Space() != '{' {
-		return a, d.Unexpected("an alert, which is an object")
+// cut shortens a text to at most so many bytes, between two characters, and marks that.
+func cut(text string, most int) string {
+	if len(text) <= most {
+		return text
 	}
-	d.Pos++
-	for first := true; ; first = false {
-		name, more, ok := d.Member(first)
-		if !ok || !more {
-			return a, ok
-		}
-		switch {
-		case d.Kind() == "an object" && name == "labels":
-			d.labels, ok = d.pairs(d.labels[:0])
-			a.Labels = d.labels
-		case d.Kind() == "an object" && name == "annotations":
-			d.notes, ok = d.pairs(d.notes[:0])
-			a.Annotations = d.notes
-		case d.Kind() != "a string":
-			ok = d.Skip()
-		case name == "status":
-			a.Status, ok = d.Str()
-		case name == "fingerprint":
-			a.Fingerprint, ok = d.Str()
-		case name == "startsAt":
-			a.StartsAt, ok = d.Str()
-		case name == "endsAt":
-			a.EndsAt, ok = d.Str()
-		default:
-			ok = d.Skip()
-		}
-		if !ok {
-			return a, false
-		}
+	const mark = "…"
+	n := most - len(mark)
+	for n > 0 && !utf8.RuneStart(text[n]) {
+		n--
 	}
-}
-
-// pairs reads an object of strings: the first MaxAlertPairs of them.
-func (d *alerts) pairs(to []annotation.Pair) ([]annotation.Pair, bool) {
-	d.Pos++
-	for first := true; ; first = false {
-		name, more, ok := d.Member(first)
-		switch {
-		case !ok || !more:
-			return to, ok
-		case d.Kind() != "a string" || len(to) == annotation.MaxAlertPairs:
-			ok = d.Skip()
-		default:
-			var value string
-			value, ok = d.Str()
-			to = append(to, annotation.Pair{Name: name, Value: value})
-		}
-		if !ok {
-			return to, false
-		}
-	}
-}
-
-// draft reads the alert at Pos as an annotation.
-func (d *alerts) draft(nowMs int64) (draft annotation.Draft, why string, ok bool) {
-	a, ok := d.alert()
-	if !ok {
-		return draft, "", false
-	}
-	draft, err := a.Draft(nowMs)
-	if err != nil {
-		return draft, fmt.Sprint(err), true
-	}
-	return draft, "", true
+	return text[:n] + mark
 }

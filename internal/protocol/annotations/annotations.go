@@ -1,5 +1,5 @@
-// Package annotations has the endpoints that find, take and delete annotations, and the one that takes the
-// notifications of Alertmanager.
+// Package annotations keeps annotations, remarks about a time beside the series. It has the endpoints that find, take and
+// delete them, and the one that takes the notifications of Alertmanager.
 package annotations
 
 import (
@@ -17,7 +17,6 @@ import (
 
 	"github.com/quern/quern/internal/access"
 	"github.com/quern/quern/internal/access/route"
-	"github.com/quern/quern/internal/documents/annotation"
 	"github.com/quern/quern/internal/limits/admission"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/protocol/push"
@@ -32,7 +31,7 @@ const foundBack = 7 * 24 * time.Hour
 
 // Options configure the endpoints.
 type Options struct {
-	Book *annotation.Book
+	Book *Book
 	In   *push.Intake
 	// Audit records what is replaced, moved and deleted.
 	Audit *access.Audit
@@ -43,7 +42,7 @@ type Options struct {
 }
 
 type handler struct {
-	book    *annotation.Book
+	book    *Book
 	in      *push.Intake
 	audit   *access.Audit
 	turns   *admission.Turns
@@ -110,10 +109,10 @@ func (h *handler) find(w http.ResponseWriter, r *http.Request) {
 	_ = out.Flush()
 }
 
-func (h *handler) search(r *http.Request) (annotation.Found, error) {
+func (h *handler) search(r *http.Request) (Found, error) {
 	q, err := h.query(r)
 	if err != nil {
-		return annotation.Found{}, err
+		return Found{}, err
 	}
 	ctx := r.Context()
 	if h.timeout > 0 {
@@ -123,7 +122,7 @@ func (h *handler) search(r *http.Request) (annotation.Found, error) {
 	}
 	give, err := h.turns.Take(ctx, r.RemoteAddr)
 	if err != nil {
-		return annotation.Found{}, err
+		return Found{}, err
 	}
 	defer give()
 	found, err := h.book.Find(ctx, q)
@@ -134,24 +133,24 @@ func (h *handler) search(r *http.Request) (annotation.Found, error) {
 }
 
 // query reads the parameters of a search.
-func (h *handler) query(r *http.Request) (q annotation.Query, err error) {
+func (h *handler) query(r *http.Request) (q Query, err error) {
 	if err := parameters(r, "start", "end", "tag", "text", "limit", "before"); err != nil {
 		return q, err
 	}
-	q = annotation.Query{Tags: r.Form["tag"], Text: r.Form.Get("text"), Limit: annotation.DefaultLimit}
+	q = Query{Tags: r.Form["tag"], Text: r.Form.Get("text"), Limit: defaultLimit}
 	nowMs := h.book.NowMs()
-	if q.ToMs, err = moment(r, "end", nowMs, nowMs); err != nil {
+	if q.ToMs, err = timeOf(r, "end", nowMs, nowMs); err != nil {
 		return q, err
 	}
-	if q.FromMs, err = moment(r, "start", nowMs, q.ToMs-foundBack.Milliseconds()); err != nil {
+	if q.FromMs, err = timeOf(r, "start", nowMs, q.ToMs-foundBack.Milliseconds()); err != nil {
 		return q, err
 	}
 	if q.FromMs > q.ToMs {
 		return q, invalid("start=%s: must not be after the end", r.Form.Get("start"))
 	}
 	if s := r.Form.Get("limit"); s != "" {
-		if q.Limit, err = strconv.Atoi(s); err != nil || q.Limit < 1 || q.Limit > annotation.MaxLimit {
-			return q, invalid("limit=%s: must be a whole number from 1 to %d", s, annotation.MaxLimit)
+		if q.Limit, err = strconv.Atoi(s); err != nil || q.Limit < 1 || q.Limit > maxLimit {
+			return q, invalid("limit=%s: must be a whole number from 1 to %d", s, maxLimit)
 		}
 	}
 	if s := r.Form.Get("before"); s != "" {
@@ -166,23 +165,23 @@ func formatPosition(a *storage.Annotation) string {
 	return strconv.FormatInt(a.StartMs, 10) + " " + a.ID
 }
 
-func parsePosition(s string) (*annotation.Position, error) {
+func parsePosition(s string) (*Position, error) {
 	start, id, _ := strings.Cut(s, " ")
 	ms, err := strconv.ParseInt(start, 10, 64)
 	if err != nil || id == "" {
 		return nil, invalid("before=%s: must be the member before of an answer", s)
 	}
-	return &annotation.Position{StartMs: ms, ID: id}, nil
+	return &Position{StartMs: ms, ID: id}, nil
 }
 
-// remove deletes an annotation.
+// remove deletes an
 func (h *handler) remove(w http.ResponseWriter, r *http.Request) {
 	if err := parameters(r, "id", "start"); err != nil {
 		fail(w, r, err)
 		return
 	}
 	id := r.Form.Get("id")
-	startMs, err := moment(r, "start", h.book.NowMs(), -1)
+	startMs, err := timeOf(r, "start", h.book.NowMs(), -1)
 	if err == nil && (id == "" || r.Form.Get("start") == "") {
 		err = invalid("give the id and the start of the annotation, as a search has them")
 	}
@@ -190,11 +189,11 @@ func (h *handler) remove(w http.ResponseWriter, r *http.Request) {
 		fail(w, r, err)
 		return
 	}
-	there, err := h.book.Delete(r.Context(), id, startMs)
+	found, err := h.book.Delete(r.Context(), id, startMs)
 	switch {
 	case err != nil:
 		fail(w, r, err)
-	case !there:
+	case !found:
 		respond.NotFound(w, fmt.Sprintf("there is no annotation %s that starts at %s",
 			excerpt.Quoted(id), time.UnixMilli(startMs).UTC().Format(time.RFC3339Nano)))
 	default:
@@ -215,7 +214,7 @@ func parameters(r *http.Request, names ...string) error {
 	return nil
 }
 
-func moment(r *http.Request, name string, nowMs, absentMs int64) (int64, error) {
+func timeOf(r *http.Request, name string, nowMs, absentMs int64) (int64, error) {
 	s := r.Form.Get(name)
 	if s == "" {
 		return absentMs, nil

@@ -19,8 +19,8 @@ import (
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/apitest"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/documents/annotation"
 	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/protocol/annotations"
 	"github.com/quern/quern/internal/protocol/push"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/wire"
@@ -48,7 +48,7 @@ func serveFrom(tb testing.TB, store storage.Annotations, clk *clock.Simulated, s
 	s := &server{clk: clk, store: store}
 	s.Server = apitest.Server(tb, func(o *api.Options) {
 		o.Clock, o.Appender, o.BackFiller, o.Door = clk, apitest.AcceptAll{}, apitest.AcceptAll{}, ali{}
-		o.Annotations = annotation.New(store, clk, 48*time.Hour)
+		o.Annotations = annotations.New(store, clk, 48*time.Hour)
 		for _, f := range set {
 			f(o)
 		}
@@ -220,7 +220,7 @@ func TestBad(t *testing.T) {
 		"no JSON":                    {"<script>", 400, "at byte 0: unexpected '<', want an annotation", 0},
 		"no text, no tag":            {"{}", 400, "neither a text nor a tag", 0},
 		"NaN":                        {`{"text":"x","start":NaN}`, 400, "JSON has no NaN", 0},
-		"a time that is no time":     {`{"text":"x","start":"NaN"}`, 400, `start \"NaN\" must be a time such as`, 0},
+		"a time that is no time":     {`{"text":"x","start":"NaN"}`, 400, `the time \"NaN\" must be a time such as`, 0},
 		"a time far away":            {`{"text":"x","start":9999999999999999}`, 400, "too far from 1970", 0},
 		"a long number":              {`{"text":"x","start":1` + strings.Repeat("0", 100_000) + `}`, 400, "must be a time such as", 0},
 		"the end before the start":   {`{"text":"x","start":"-1h","end":"-2h"}`, 400, "the end is before the start", 0},
@@ -228,8 +228,8 @@ func TestBad(t *testing.T) {
 		"a million tags":             {`{"text":"x","tags":["a"` + strings.Repeat(`,"a"`, 999_999) + `]}`, 400, "it has 1000000 tags, at most 64", 0},
 		"a long tag":                 {`{"text":"x","tags":["` + strings.Repeat("t", 300) + `"]}`, 400, "the tag has 300 bytes, at most 256", 0},
 		"an empty tag":               {`{"text":"x","tags":[""]}`, 400, "a tag is empty", 0},
-		"a tag that is no text":      {`{"text":"x","tags":["a",1]}`, 400, "tag 1 must be a string, not a number", 0},
-		"tags that are no list":      {`{"text":"x","tags":"a"}`, 400, "tags must be an array of strings, not a string", 0},
+		"a tag that is no text":      {`{"text":"x","tags":["a",1]}`, 400, "tag 1 must be a string", 0},
+		"tags that are no list":      {`{"text":"x","tags":"a"}`, 400, "tags must be an array of strings", 0},
 		"a long id":                  {`{"text":"x","id":"` + strings.Repeat("i", 65) + `"}`, 400, "the id has 65 bytes", 0},
 		"no selector":                {`{"text":"x","selector":"cpu{"}`, 400, "the selector: ", 0},
 		"a selector that computes":   {`{"text":"x","selector":"sum(cpu)"}`, 400, "the selector: ", 0},

@@ -1,189 +1,136 @@
 package annotations
 
 import (
+	"bytes"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"reflect"
 	"strings"
+	"unicode/utf8"
 
-	"github.com/quern/quern/internal/documents/annotation"
 	"github.com/quern/quern/internal/metric"
-	"github.com/quern/quern/internal/protocol/jsonscan"
 	"github.com/quern/quern/internal/storage"
 )
 
-// Decoder reads annotations in JSON. What it returns are views into the text and the scanner's arena.
-type Decoder struct {
-	*jsonscan.Scanner
-	// NowMs is what times that count back refer to. Exact takes only whole numbers of Unix ms, as exports have them,
-	// with their author and the time of their update.
-	NowMs int64
-	Exact bool
+const (
+	members   = "id, start, end, text, tags, selector, moved_from"
+	timeForms = "a time such as 2025-11-21T12:00:00Z, 1763726400 (seconds), 1763726400000 (ms) or -6h"
+)
 
-	tags []string
-	why  string // what is wrong with the annotation, which is no fault of the JSON
+// sent is an annotation in JSON, with times in one of two forms.
+type sent[T any] struct {
+	ID        string `json:"id"`
+	Start     *T     `json:"start"`
+	End       *T     `json:"end"`
+	Text      string `json:"text"`
+	Tags      tags   `json:"tags"`
+	Selector  string `json:"selector"`
+	MovedFrom *T     `json:"moved_from"`
+	Author    string `json:"author"`
+	Updated   *T     `json:"updated"`
 }
 
-const members = "id, start, end, text, tags, selector, moved_from"
-
-// Annotation reads the object at Pos. ok is false after a fault of the JSON. why says what else is wrong with the
-// annotation, which is read to its end.
-func (d *Decoder) Annotation() (draft annotation.Draft, why string, ok bool) {
-	if d.Space() != '{' {
-		return draft, "", d.Unexpected("an annotation, which is an object")
-	}
-	d.Pos++
-	d.tags, d.why = d.tags[:0], ""
-	started, ended := false, false
-	for first := true; ; first = false {
-		name, more, ok := d.Member(first)
-		if !ok {
-			return draft, "", false
-		}
-		if !more {
-			break
-		}
-		switch name {
-		case "id":
-			ok = d.text(name, &draft.ID)
-		case "text":
-			ok = d.text(name, &draft.Text)
-		case "selector":
-			ok = d.text(name, &draft.Selector)
-		case "start":
-			started, ok = d.time(name, &draft.StartMs)
-		case "end":
-			ended, ok = d.time(name, &draft.EndMs)
-		case "moved_from":
-			draft.Moved, ok = d.time(name, &draft.WasMs)
-		case "tags":
-			ok = d.readTags()
-		case "author":
-			ok = d.text(name, &draft.Author)
-		case "updated":
-			_, ok = d.time(name, &draft.UpdatedMs)
-		default:
-			d.wrong("there is no member %.40q: an annotation has %s", name, members)
-			ok = d.Skip()
-		}
-		if !ok {
-			return draft, "", false
-		}
-	}
-	if draft.Tags = d.tags; !started {
-		if draft.StartMs = d.NowMs; d.Exact {
-			d.wrong("it has no start")
-		}
-	}
-	if !ended {
-		draft.EndMs = draft.StartMs
-	}
-	if draft.Moved && draft.ID == "" {
-		d.wrong("moved_from needs the id of the annotation")
-	}
-	return draft, d.why, true
+// decode reads an annotation that a client sends. why says what is wrong with it.
+func decode(text []byte, nowMs int64) (draft Draft, why string) {
+	return read(text, func(m moment) int64 { return m.Ms(nowMs) }, nowMs)
 }
 
-// wrong keeps the first thing that is wrong with an annotation.
-func (d *Decoder) wrong(format string, args ...any) {
-	if d.why == "" {
-		d.why = fmt.Sprintf(format, args...)
+// DecodeLine reads an annotation of an export: all times are whole numbers of Unix ms. why says what is wrong with it.
+func DecodeLine(text []byte) (draft Draft, why string) {
+	const none = -1 << 63
+	draft, why = read(text, func(ms int64) int64 { return ms }, none)
+	if why == "" && draft.StartMs == none {
+		why = "it has no start"
 	}
+	return draft, why
 }
 
-// skip reads a value that a member cannot have. null means that the member is not there.
-func (d *Decoder) skip(name, want string) bool {
-	if kind := d.Kind(); kind != "null" {
-		d.wrong("%s must be %s, not %s", name, want, kind)
+func read[T any](text []byte, ms func(T) int64, absentMs int64) (draft Draft, why string) {
+	if !utf8.Valid(text) {
+		return draft, "the text is not valid UTF-8"
 	}
-	return d.Skip()
+	var in sent[T]
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.DisallowUnknownFields()
+	err := dec.Decode(&in)
+	at := func(given *T, absentMs int64) int64 {
+		if given == nil {
+			return absentMs
+		}
+		return ms(*given)
+	}
+	draft.ID, draft.Text, draft.Selector, draft.Tags, draft.Author = in.ID, in.Text, in.Selector, in.Tags, in.Author
+	draft.StartMs = at(in.Start, absentMs)
+	draft.EndMs = at(in.End, draft.StartMs)
+	draft.UpdatedMs = at(in.Updated, 0)
+	draft.Moved, draft.WasMs = in.MovedFrom != nil, at(in.MovedFrom, 0)
+	switch {
+	case err != nil:
+		return draft, plainly(err)
+	case draft.Moved && draft.ID == "":
+		return draft, "moved_from needs the id of the annotation"
+	}
+	return draft, ""
 }
 
-func (d *Decoder) text(name string, to *string) bool {
-	if d.Kind() != "a string" {
-		return d.skip(name, "a string")
+// plainly says what encoding/json found, without the names of Go.
+func plainly(err error) string {
+	if name, unknown := strings.CutPrefix(err.Error(), "json: unknown field "); unknown {
+		return fmt.Sprintf("there is no member %.40s: an annotation has %s", name, members)
 	}
-	var ok bool
-	*to, ok = d.Str()
-	return ok
+	var kind *json.UnmarshalTypeError
+	if !errors.As(err, &kind) {
+		return err.Error()
+	}
+	want := "a string"
+	if kind.Type.Kind() == reflect.Int64 {
+		want = "a whole number of Unix ms"
+	}
+	return fmt.Sprintf("%s must be %s, not a %.40s", kind.Field, want, kind.Value)
 }
 
-const timeForms = "a time such as 2025-11-21T12:00:00Z, 1763726400 (seconds), 1763726400000 (ms) or -6h"
+// moment is a time in any of the forms that a parameter of a query may have.
+type moment struct{ metric.Moment }
 
-// time reads a time. there is false if the member has none.
-func (d *Decoder) time(name string, toMs *int64) (there, ok bool) {
-	var text string
-	switch kind := d.Kind(); {
-	case kind == "a number":
-		n, ok := d.Number()
-		if !ok {
-			return false, false
-		}
-		if d.Exact {
-			if *toMs, ok = n.Int(); !ok {
-				d.wrong("%s must be a whole number of Unix ms", name)
-			}
-			return true, true
-		}
-		text = jsonscan.View(n.Text)
-	case kind == "a string" && !d.Exact:
-		if text, ok = d.Str(); !ok {
-			return false, false
-		}
-	default:
-		return false, d.skip(name, "a time")
-	}
+// UnmarshalJSON implements json.Unmarshaler.
+func (m *moment) UnmarshalJSON(text []byte) error {
 	const most = 64
-	m, ok := metric.ParseMoment(text[:min(len(text), most)])
-	if !ok || len(text) > most {
-		d.wrong("%s %.40q must be %s", name, text, timeForms)
-		return true, true
+	form := strings.Trim(string(text[:min(len(text), most)]), `"`)
+	var ok bool
+	if m.Moment, ok = metric.ParseMoment(form); !ok || len(text) > most {
+		return fmt.Errorf("the time %.40q must be %s", form, timeForms)
 	}
-	*toMs = m.Ms(d.NowMs)
-	return true, true
+	return nil
 }
 
-func (d *Decoder) readTags() bool {
-	if d.Kind() != "an array" {
-		return d.skip("tags", "an array of strings")
+// tags are the tags of an annotation. No more are kept than an annotation may have.
+type tags []string
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (t *tags) UnmarshalJSON(text []byte) error {
+	if string(text) == "null" {
+		return nil
 	}
-	d.Pos++
+	dec := json.NewDecoder(bytes.NewReader(text))
+	if begin, err := dec.Token(); err != nil || begin != json.Delim('[') {
+		return errors.New("tags must be an array of strings")
+	}
 	n := 0
-	for first := true; ; first = false {
-		more, ok := d.Element(first)
-		if !ok {
-			return false
+	for ; dec.More(); n++ {
+		one, err := dec.Token()
+		tag, ok := one.(string)
+		switch {
+		case err != nil:
+			return err
+		case !ok:
+			return fmt.Errorf("tag %d must be a string", n)
+		case n < storage.MaxAnnotationTags:
+			*t = append(*t, tag)
 		}
-		if !more {
-			break
-		}
-		if n++; d.Kind() != "a string" {
-			d.wrong("tag %d must be a string, not %s", n-1, d.Kind())
-		}
-		if n > storage.MaxAnnotationTags || d.Kind() != "a string" {
-			if !d.Skip() {
-				return false
-			}
-			continue
-		}
-		tag, ok := d.Str()
-		if !ok {
-			return false
-		}
-		d.tags = append(d.tags, tag)
 	}
 	if n > storage.MaxAnnotationTags {
-		d.wrong("it has %d tags, at most %d are allowed", n, storage.MaxAnnotationTags)
+		return fmt.Errorf("it has %d tags, at most %d are allowed", n, storage.MaxAnnotationTags)
 	}
-	return true
-}
-
-// Clone copies what an annotation has as views, since a store may still use it when its request has ended.
-func Clone(a *storage.Annotation) {
-	for _, text := range []*string{&a.ID, &a.Text, &a.Selector, &a.Author} {
-		*text = strings.Clone(*text)
-	}
-	tags := make([]string, len(a.Tags))
-	for i, tag := range a.Tags {
-		tags[i] = strings.Clone(tag)
-	}
-	a.Tags = tags
+	return nil
 }

@@ -1,7 +1,6 @@
 package annotations
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/quern/quern/internal/access"
 	"github.com/quern/quern/internal/access/route"
-	"github.com/quern/quern/internal/documents/annotation"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/protocol/jsonscan"
 	"github.com/quern/quern/internal/protocol/push"
@@ -41,10 +39,10 @@ type putting struct {
 	grant  access.Grant
 	reply  wire.PutAnnotations
 	all    int // that were read
-	batch  []annotation.Draft
+	batch  []Draft
 	index  []int // of each in the batch
 	bytes  int
-	checks *annotation.Checks
+	checks *Checks
 	err    error // why the request cannot go on, of the store for example
 	// changed are the ids of annotations that are replaced or moved.
 	changed []string
@@ -53,34 +51,25 @@ type putting struct {
 // put takes annotations in JSON: one, or an array.
 func (h *handler) put(w http.ResponseWriter, r *http.Request) {
 	h.receive(w, r, func(p *putting, s *jsonscan.Scanner) bool {
-		d := Decoder{Scanner: s, NowMs: h.book.NowMs()}
-		next := func() bool {
-			draft, why, ok := d.Annotation()
-			return ok && p.take(&draft, why)
-		}
 		switch s.Space() {
 		case 0:
 			return s.Fail(0, "the body is empty, want an annotation")
 		case '[':
-			return p.list(s, next) && p.end(s)
+			return p.list(s, "an annotation", decode) && p.end(s)
 		}
-		return next() && p.end(s)
+		return p.one(s, "an annotation", decode) && p.end(s)
 	})
 }
 
-// alert takes a notification of Alertmanager. Each alert is an annotation.
+// alert takes a notification of Alertmanager. Each alert is an
 func (h *handler) alert(w http.ResponseWriter, r *http.Request) {
 	h.receive(w, r, func(p *putting, s *jsonscan.Scanner) bool {
-		d := alerts{Scanner: s}
-		at, ok := d.outline()
+		all, ok := alertsOf(s)
 		if !ok {
 			return false
 		}
-		s.Pos = at
-		return p.list(s, func() bool {
-			draft, why, ok := d.draft(h.book.NowMs())
-			return ok && p.take(&draft, why)
-		})
+		s.Text, s.Pos = all, 0
+		return p.list(s, "an alert", decodeAlert)
 	})
 }
 
@@ -91,20 +80,12 @@ func (h *handler) receive(w http.ResponseWriter, r *http.Request, decode func(*p
 		answer(w, code, wire.PutAnnotations{Error: message})
 	}
 	h.in.Receive(w, r, push.CheckJSON, push.Identity, refuse, func(b *push.Received) {
-		size := int64(memory)
-		s := jsonscan.Scanner{Text: b.Data, Depth: h.in.Limits.Depth}
-		escapes := bytes.IndexByte(b.Data, '\\') >= 0
-		if escapes {
-			size += int64(len(b.Data))
-		}
-		if allowance := h.in.Allowance(r, b); !allowance.Take(size) {
+		if allowance := h.in.Allowance(r, b); !allowance.Take(memory + int64(len(b.Data))) { // texts are copies
 			w.Header().Set("Retry-After", respond.RetryBusy)
 			refuse(w, r, http.StatusTooManyRequests, respond.ErrNoRoom.Error())
 			return
 		}
-		if escapes {
-			s.Arena = make([]byte, 0, len(b.Data)) // no text is longer without its escapes
-		}
+		s := jsonscan.Scanner{Text: b.Data, Depth: h.in.Limits.Depth}
 		ctx := r.Context()
 		if b.Broken != nil {
 			lasting, done := ingest.Outlive(ctx) // it is cancelled already, and what has arrived is kept
@@ -112,7 +93,7 @@ func (h *handler) receive(w http.ResponseWriter, r *http.Request, decode func(*p
 			ctx = lasting
 		}
 		p := &putting{h: h, r: r, ctx: b.Charged(ctx), grant: access.FromContext(r.Context())}
-		p.checks = annotation.NewChecks(func(ctx context.Context) (func(), error) { return h.turns.Take(ctx, r.RemoteAddr) })
+		p.checks = NewChecks(func(ctx context.Context) (func(), error) { return h.turns.Take(ctx, r.RemoteAddr) })
 		ok := decode(p, &s)
 		if p.err == nil {
 			p.flush()
@@ -121,8 +102,8 @@ func (h *handler) receive(w http.ResponseWriter, r *http.Request, decode func(*p
 	})
 }
 
-// list reads an array whose elements next reads.
-func (p *putting) list(s *jsonscan.Scanner, next func() bool) bool {
+// list reads an array of what decode makes drafts of.
+func (p *putting) list(s *jsonscan.Scanner, what string, decode func([]byte, int64) (Draft, string)) bool {
 	s.Pos++
 	for first := true; ; first = false {
 		more, ok := s.Element(first)
@@ -132,11 +113,23 @@ func (p *putting) list(s *jsonscan.Scanner, next func() bool) bool {
 		if p.all == maxAtOnce {
 			return s.Fail(s.Pos, "a request may send %d annotations: send this one and those behind it in another request", maxAtOnce)
 		}
-		if !next() {
+		if !p.one(s, what, decode) {
 			return false
 		}
-		s.Arena = s.Arena[:0]
 	}
+}
+
+// one reads one of them.
+func (p *putting) one(s *jsonscan.Scanner, what string, decode func([]byte, int64) (Draft, string)) bool {
+	if s.Space() != '{' {
+		return s.Unexpected(what + ", which is an object")
+	}
+	begin := s.Pos
+	if !s.Skip() {
+		return false
+	}
+	draft, why := decode(s.Text[begin:s.Pos], p.h.book.NowMs())
+	return p.take(&draft, why)
 }
 
 // end returns whether nothing follows.
@@ -148,7 +141,7 @@ func (p *putting) end(s *jsonscan.Scanner) bool {
 }
 
 // take adds an annotation to the batch, or to those that are rejected. It returns false if the request cannot go on.
-func (p *putting) take(draft *annotation.Draft, why string) bool {
+func (p *putting) take(draft *Draft, why string) bool {
 	index := p.all
 	p.all++
 	if why == "" {
@@ -165,7 +158,6 @@ func (p *putting) take(draft *annotation.Draft, why string) bool {
 		p.reject(index, forbidden, "to move an annotation takes the roles read and write")
 		return true
 	}
-	Clone(&draft.Annotation)
 	if draft.Moves() {
 		p.changed = append(p.changed, draft.ID)
 	}

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/documents/annotation"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/limits/admission"
 	"github.com/quern/quern/internal/metric"
@@ -68,7 +67,7 @@ type Options struct {
 	// To takes the samples.
 	To BackFiller
 	// Annotations take the annotations. Without them, lines with one are malformed.
-	Annotations *annotation.Book
+	Annotations *annotations.Book
 	// Budget is shared by all imports.
 	Budget *admission.Budget
 	// Clock times the waits for a busy server.
@@ -109,7 +108,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	im.parsed = h.opts.Budget.Claim(h.Clients.Of(r.RemoteAddr))
 	defer im.parsed.Release()
 	im.turn = func(ctx context.Context) (func(), error) { return h.opts.Turns.Take(ctx, r.RemoteAddr) }
-	im.checks = annotation.NewChecks(im.turn)
+	im.checks = annotations.NewChecks(im.turn)
 	err = respond.ErrNoRoom
 	if im.claim.Grow(memory(enc)) {
 		held := 0
@@ -183,13 +182,13 @@ type importing struct {
 	known  int   // bytes of a line's metric, values and timestamps
 	// remark is the annotation of the current line, if isRemark. remarks are those of the batch, and remarkBytes is the
 	// size of their lines.
-	remark      annotation.Draft
+	remark      annotations.Draft
 	isRemark    bool
-	remarks     []annotation.Draft
+	remarks     []annotations.Draft
 	remarkBytes int
 	// checks are those of the batch, and parsed is what its selectors take. uncheckable is why the annotation of the
 	// current line could not be checked.
-	checks      *annotation.Checks
+	checks      *annotations.Checks
 	parsed      admission.Claim
 	turn        func(context.Context) (give func(), err error)
 	uncheckable error
@@ -436,9 +435,10 @@ func (im *importing) outline() (valuesAt, timesAt, n int, ok bool) {
 			timesAt = at
 			times, ok = im.count(func() bool { _, ok := im.timeMs(); return ok })
 		case "annotation":
-			d := annotations.Decoder{Scanner: &im.Scanner, Exact: true}
-			im.remark, why, ok = d.Annotation()
-			im.isRemark = true
+			if ok = im.Skip(); ok {
+				im.remark, why = annotations.DecodeLine(im.Text[at:im.Pos])
+				im.isRemark = true
+			}
 		default:
 			ok = im.Skip()
 			at = im.Pos
@@ -480,7 +480,6 @@ func (im *importing) checkRemark(why string, samples bool) string {
 
 // keepRemark adds the annotation of the current line to the batch.
 func (im *importing) keepRemark(size int) error {
-	annotations.Clone(&im.remark.Annotation)
 	im.remark.Moved = false // an import only adds
 	im.remarks = append(im.remarks, im.remark)
 	if im.remarkBytes += size; len(im.remarks) < batchRemarks && im.remarkBytes < batchDecoded {
@@ -657,7 +656,7 @@ func (im *importing) flush() error {
 		im.remarks, im.remarkBytes = nil, 0
 	}
 	im.parsed.Release()
-	im.checks = annotation.NewChecks(im.turn) // a body may go on for hours
+	im.checks = annotations.NewChecks(im.turn) // a body may go on for hours
 	im.reply.Lines = im.whole
 	return nil
 }

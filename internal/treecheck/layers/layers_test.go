@@ -113,7 +113,6 @@ var rules = []rule{
 	{"internal/recovery/late", with(storage, "internal/limits/errand")},
 	{"internal/query", with(storage, "internal/limits/admission", "internal/access/bound", "internal/limits/errand", "internal/recovery/late", "internal/query/postings", "internal/registry", "internal/blocks/sketch")},
 	{"internal/query/querytest", with(storage, "internal/query", "internal/blocks/sketch", "internal/storage/pebble", "internal/storage/storagetest")},
-	{"internal/documents/annotation", with(storage, "internal/limits/admission", "internal/query")},
 	{"internal/promquery", with(storage, "internal/limits/admission", "internal/query", "internal/blocks/sketch")},
 
 	// Requests of operators: these read what the runs read, for series that a selector names.
@@ -131,19 +130,19 @@ var rules = []rule{
 	{"internal/access/route", []string{"internal/access"}},
 	{"internal/protocol/push", with(nouns, "internal/limits/admission", "internal/protocol/respond", "internal/ingest", "internal/storage", "internal/wire")},
 	{"internal/protocol/reports", protocol},
-	{"internal/protocol/annotations", with(protocol, "internal/access", "internal/limits/admission", "internal/documents/annotation", "internal/access/route", "internal/storage")},
+	{"internal/protocol/annotations", with(protocol, "internal/access", "internal/limits/admission", "internal/access/route", "internal/query", "internal/storage")},
 	{"internal/protocol/collectd", protocol},
 	// An export has annotations, too.
-	{"internal/protocol/importer", with(protocol, "internal/limits/admission", "internal/documents/annotation", "internal/protocol/annotations")},
+	{"internal/protocol/importer", with(protocol, "internal/limits/admission", "internal/protocol/annotations")},
 	{"internal/protocol/influx", with(protocol, "internal/access", "internal/access/route")},
 	{"internal/protocol/otlp", protocol},
 	{"internal/protocol/remotewrite", protocol},
-	{"internal/api/reading", with(nouns, "internal/access", "internal/limits/admission", "internal/access/bound", "internal/documents/annotation", "internal/protocol/annotations", "internal/access/route", "internal/protocol/jsonscan", "internal/protocol/push", "internal/protocol/respond", "internal/client", "internal/operate/explain", "internal/client/pipes", "internal/query", "internal/operate/reaggregate", "internal/registry", "internal/storage", "internal/operate/verify", "internal/wire")},
+	{"internal/api/reading", with(nouns, "internal/access", "internal/limits/admission", "internal/access/bound", "internal/protocol/annotations", "internal/access/route", "internal/protocol/jsonscan", "internal/protocol/push", "internal/protocol/respond", "internal/client", "internal/operate/explain", "internal/client/pipes", "internal/query", "internal/operate/reaggregate", "internal/registry", "internal/storage", "internal/operate/verify", "internal/wire")},
 	{"internal/api/promapi", with(nouns, "internal/access", "internal/limits/admission", "internal/access/bound", "internal/access/route", "internal/protocol/respond", "internal/operate/deletion", "internal/query", "internal/storage")},
 	{"internal/api/documents", []string{"internal/limits/admission", "internal/protocol/respond", "internal/documents/shelf", "internal/storage", "internal/wire"}},
 	{"internal/api/dashboards", []string{"internal/access", "internal/api/documents", "internal/access/route", "internal/documents/dashboard", "internal/wire"}},
 	{"internal/api/groups", []string{"internal/access", "internal/limits/admission", "internal/api/documents", "internal/access/route", "internal/documents/group", "internal/wire"}},
-	{"internal/api", with(nouns, "internal/access", "internal/limits/admission", "internal/access/bound", "internal/documents/annotation", "internal/access/...", "internal/api/...", "internal/protocol/...", "internal/api/compress", "internal/ingest", "internal/api/page", "internal/query", "internal/wire")},
+	{"internal/api", with(nouns, "internal/access", "internal/limits/admission", "internal/access/bound", "internal/access/...", "internal/api/...", "internal/protocol/...", "internal/api/compress", "internal/ingest", "internal/api/page", "internal/query", "internal/wire")},
 	{"internal/api/apitest", with(storage, "internal/storage/storagetest", "internal/limits/admission", "internal/api", "internal/access/...", "internal/api/...", "internal/protocol/...", "internal/ingest", "internal/client/pipes", "internal/wire")},
 
 	// Graphite's lines, past HTTP.

@@ -1,5 +1,4 @@
-// Package annotation makes, finds and deletes annotations: remarks about a time, beside the series.
-package annotation
+package annotations
 
 import (
 	"cmp"
@@ -18,22 +17,15 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// The tags of annotations that come from alerts.
 const (
-	alertTag = "alert"
-	// firingTag is on an annotation whose end is not known yet.
-	firingTag = "firing"
-)
-
-const (
-	// DefaultLimit and MaxLimit are numbers of annotations that Find returns at most.
-	DefaultLimit = 1000
-	MaxLimit     = 10_000
+	// defaultLimit and maxLimit are numbers of annotations that Find returns at most.
+	defaultLimit = 1000
+	maxLimit     = 10_000
 	// maxFound bounds the bytes of the annotations that Find returns.
 	maxFound = 8 << 20
 )
 
-// Book has the annotations of a store. Its methods may be called concurrently.
+// Book has the annotations of a store: remarks about a time, beside the series. Its methods may be called concurrently.
 type Book struct {
 	store storage.Annotations
 	clock clock.Clock
@@ -139,15 +131,15 @@ func (b *Book) Put(ctx context.Context, drafts []Draft) error {
 // Delete deletes the annotation with an id that starts at startMs. It returns whether there was one.
 func (b *Book) Delete(ctx context.Context, id string, startMs int64) (bool, error) {
 	keys := []storage.AnnotationKey{{ID: id, StartMs: startMs, EndMs: startMs}}
-	there := false
+	found := false
 	for a, err := range b.store.AnnotationsAt(ctx, keys) {
 		if err != nil {
 			return false, err
 		}
-		keys[0], there = a.Key(), true
+		keys[0], found = a.Key(), true
 	}
 	// One that cannot be read is deleted, too.
-	return there, b.store.DeleteAnnotations(ctx, keys)
+	return found, b.store.DeleteAnnotations(ctx, keys)
 }
 
 // Replaced yields what drafts that are complete would replace, in their order.
@@ -181,7 +173,7 @@ type Query struct {
 	Tags []string
 	// Text is a part of the annotation's text; the case of letters does not matter.
 	Text string
-	// Limit is the number of annotations to return at most: the last ones. It is at most MaxLimit.
+	// Limit is the number of annotations to return at most: the last ones. It is at most maxLimit.
 	Limit int
 	// Before, unless nil, leaves out the annotation at this position, and all behind it.
 	Before *Position
