@@ -171,7 +171,7 @@ func TestAnnotationsMove(t *testing.T) {
 	require.NoError(t, os.WriteFile(bad, []byte(lines), 0o600))
 	out, err := run(t, config.ImportFlags(), config.FromImport, Import, "--url", to, bad)
 	require.ErrorContains(t, err, "4 malformed lines")
-	for _, says := range []string{"samples or an annotation, not both", "it has no start", "start must be a time, not a string", "the id is empty", "1 annotation accepted"} {
+	for _, says := range []string{"samples or an annotation, not both", "it has no start", "start must be a whole number of Unix ms, not a string", "the id is empty", "1 annotation accepted"} {
 		require.Contains(t, out, says)
 	}
 	kept := find(to).Annotations[0]
