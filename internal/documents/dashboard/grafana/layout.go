@@ -2,8 +2,6 @@ package grafana
 
 import (
 	"cmp"
-	"encoding/json"
-	"math"
 	"slices"
 
 	"github.com/quern/quern/internal/documents/dashboard"
@@ -23,42 +21,34 @@ type section struct {
 	panels []placed
 }
 
-// placed is a panel of Grafana at a place, which may reach over the edges.
+// placed is a panel of Grafana at a place.
 type placed struct {
-	text raw
-	row  bool
-	at   dashboard.Rectangle
-}
-
-// elements returns the elements of a list of panels or rows, undecoded. What is no list is empty.
-func elements(text raw) (all []raw) {
-	_ = json.Unmarshal(text, &all)
-	return all
+	value
+	at dashboard.Rectangle
 }
 
 // sections converts all panels. A row with a title becomes a heading. What a collapsed row holds comes below it.
-func (c *converter) sections(panels, rows raw) {
+func (c *converter) sections(from value) {
 	all := []section{{}}
-	var list []placed
-	for _, one := range elements(panels) {
-		p, _ := place(one)
-		list = append(list, p)
-	}
-	slices.SortStableFunc(list, func(a, b placed) int { return cmp.Or(a.at.Y-b.at.Y, a.at.X-b.at.X) })
-	for _, p := range list {
-		if !p.row {
+	panels := places(from)
+	slices.SortStableFunc(panels, func(a, b placed) int { return cmp.Or(a.at.Y-b.at.Y, a.at.X-b.at.X) })
+	for _, p := range panels {
+		if p.text("type") != "row" {
 			last := &all[len(all)-1]
 			last.panels = append(last.panels, p)
 			continue
 		}
-		next, within := c.row(p.text)
-		all = append(all, next)
-		if within {
+		if repeat := p.text("repeat"); repeat != "" {
+			c.note("row %s: it is repeated for the values of $%s, shown once", excerpt.Quoted(p.text("title")), excerpt.Of(repeat))
+		}
+		within := places(p.value)
+		all = append(all, section{p.text("title"), within})
+		if len(within) > 0 {
 			all = append(all, section{}) // what follows a collapsed row has places of its own
 		}
 	}
-	for _, one := range elements(rows) { // of versions before 5
-		all = append(all, c.oldRow(one))
+	for _, row := range from.list("rows") { // of versions before 5
+		all = append(all, oldRow(row))
 	}
 	top := 0
 	for _, s := range all {
@@ -66,73 +56,32 @@ func (c *converter) sections(panels, rows raw) {
 	}
 }
 
-// row reads a row, and the places of what it holds while it is collapsed. within is false if it holds nothing.
-func (c *converter) row(text raw) (s section, within bool) {
-	var from panel
-	_ = json.Unmarshal(text, &from)
-	c.repeated(&from)
-	s.title = from.Title.V
-	for _, one := range elements(from.Panels) {
-		p, _ := place(one)
-		s.panels = append(s.panels, p)
+// places returns the panels of a dashboard or a row, with their places in the grid.
+func places(from value) (all []placed) {
+	for _, p := range from.list("panels") {
+		g, at := p.at("gridPos"), dashboard.Rectangle{}
+		at.W = g.whole("w", dashboard.Columns/2, dashboard.Columns)
+		at.X = min(g.whole("x", 0, dashboard.Columns), dashboard.Columns-at.W)
+		at.H = g.whole("h", panelHeight, dashboard.MaxHeight)
+		at.Y = g.whole("y", 0, dashboard.MaxRow)
+		all = append(all, placed{p, at})
 	}
-	return s, len(s.panels) > 0
-}
-
-func (c *converter) repeated(row *panel) {
-	if row.Repeat.V != "" {
-		c.note("row %s: it is repeated for the values of $%s, shown once", excerpt.Quoted(row.Title.V), excerpt.Of(row.Repeat.V))
-	}
-}
-
-// place reads the place of a panel, and its width in an old row, in twelfths.
-func place(text raw) (p placed, span float64) {
-	var from struct {
-		Kind words          `json:"type"`
-		Grid loose[grid]    `json:"gridPos"`
-		Span loose[float64] `json:"span"`
-	}
-	_ = json.Unmarshal(text, &from)
-	p.text, p.row = text, from.Kind.V == "row"
-	g := from.Grid.V
-	whole := func(v float64, absent, most int) int {
-		if !(v >= 1) {
-			return absent
-		}
-		return int(math.Min(v, float64(most)))
-	}
-	p.at.W = whole(g.W.V, dashboard.Columns/2, dashboard.Columns)
-	p.at.X = min(whole(g.X.V, 0, dashboard.Columns), dashboard.Columns-p.at.W)
-	p.at.H = whole(g.H.V, panelHeight, dashboard.MaxHeight)
-	p.at.Y = whole(g.Y.V, 0, dashboard.MaxRow)
-	return p, from.Span.V
+	return all
 }
 
 // oldRow reads a row of the time before there was a grid: its panels stand side by side, in twelfths of the width.
-func (c *converter) oldRow(text raw) section {
-	var from struct {
-		Title     words `json:"title"`
-		ShowTitle flag  `json:"showTitle"`
-		Panels    raw   `json:"panels"`
-	}
-	_ = json.Unmarshal(text, &from)
-	var s section
-	if from.ShowTitle.V {
-		s.title = from.Title.V
+func oldRow(row value) (s section) {
+	if row.flag("showTitle") {
+		s.title = row.text("title")
 	}
 	x, y := 0, 0
-	for _, one := range elements(from.Panels) {
-		p, span := place(one)
-		width := dashboard.Columns / 2
-		if span >= 1 && span <= 12 {
-			width = 2 * int(span)
-		}
+	for _, p := range row.list("panels") {
+		width := 2 * p.whole("span", 6, 12)
 		if x+width > dashboard.Columns {
 			x, y = 0, y+panelHeight
 		}
-		p.at = dashboard.Rectangle{X: x, Y: y, W: width, H: panelHeight}
+		s.panels = append(s.panels, placed{p, dashboard.Rectangle{X: x, Y: y, W: width, H: panelHeight}})
 		x += width
-		s.panels = append(s.panels, p)
 	}
 	return s
 }
@@ -140,40 +89,32 @@ func (c *converter) oldRow(text raw) section {
 // section converts the panels of a section, which begins at a row. It returns the row below it.
 func (c *converter) section(s section, top int) int {
 	if title := c.line("the title of a row", s.title, dashboard.MaxTitle); title != "" {
-		c.add(dashboard.Panel{Kind: dashboard.Text, Text: "# " + title}, dashboard.Rectangle{Y: top, W: dashboard.Columns, H: headingHeight})
+		c.add(dashboard.Panel{Kind: dashboard.Text, Text: "# " + title, At: dashboard.Rectangle{Y: top, W: dashboard.Columns, H: headingHeight}})
 		top += headingHeight
 	}
 	var good []dashboard.Panel
+	first := dashboard.MaxRow
 	for _, one := range s.panels {
-		if c.full {
-			return top
-		}
-		if len(good) > dashboard.MaxPanels { // more than there is room for
+		if c.full || len(c.panels)+len(good) > dashboard.MaxPanels {
 			break
 		}
-		var from panel
-		_ = json.Unmarshal(one.text, &from)
-		if p, ok := c.panel(&from); ok {
+		if p, ok := c.panel(one.value); ok {
 			p.At = one.at
+			first = min(first, p.At.Y)
 			good = append(good, p)
 		}
 	}
-	first := dashboard.MaxRow
-	for i := range good {
-		first = min(first, good[i].At.Y)
-	}
 	bottom := top
 	for _, p := range good {
-		at := p.At
-		at.Y = min(at.Y-first+top, dashboard.MaxRow)
-		c.add(p, at)
-		bottom = max(bottom, at.Y+at.H)
+		p.At.Y = min(p.At.Y-first+top, dashboard.MaxRow)
+		c.add(p)
+		bottom = max(bottom, p.At.Y+p.At.H)
 	}
 	return min(bottom, dashboard.MaxRow)
 }
 
 // add appends a panel, unless there are too many.
-func (c *converter) add(p dashboard.Panel, at dashboard.Rectangle) {
+func (c *converter) add(p dashboard.Panel) {
 	if len(c.panels) == dashboard.MaxPanels {
 		if !c.full {
 			c.note("only the first %d panels are kept", dashboard.MaxPanels)
@@ -181,6 +122,6 @@ func (c *converter) add(p dashboard.Panel, at dashboard.Rectangle) {
 		c.full = true
 		return
 	}
-	p.ID, p.At = len(c.panels)+1, at
+	p.ID = len(c.panels) + 1
 	c.panels = append(c.panels, p)
 }
