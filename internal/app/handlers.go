@@ -10,13 +10,11 @@ import (
 	"github.com/quern/quern/internal/access"
 	"github.com/quern/quern/internal/access/route"
 	"github.com/quern/quern/internal/api"
-	"github.com/quern/quern/internal/api/dashboards"
-	"github.com/quern/quern/internal/api/groups"
+	"github.com/quern/quern/internal/api/documents"
 	"github.com/quern/quern/internal/api/promapi"
 	"github.com/quern/quern/internal/api/reading"
 	"github.com/quern/quern/internal/app/program"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/protocol/annotations"
 	"github.com/quern/quern/internal/documents/dashboard"
 	"github.com/quern/quern/internal/documents/group"
 	"github.com/quern/quern/internal/limits/admission"
@@ -25,6 +23,7 @@ import (
 	"github.com/quern/quern/internal/operate/explain"
 	"github.com/quern/quern/internal/operate/reaggregate"
 	"github.com/quern/quern/internal/promquery"
+	"github.com/quern/quern/internal/protocol/annotations"
 	"github.com/quern/quern/internal/protocol/graphite"
 	"github.com/quern/quern/internal/protocol/push"
 	"github.com/quern/quern/internal/query"
@@ -100,7 +99,7 @@ func (s *server) build(ctx context.Context) (err error) {
 }
 
 // answers returns the endpoints that answer about what is stored.
-func (s *server) answers(annotations *annotation.Book, turns reading.Turns, verifications *admission.Turns) ([]api.Registrar, error) {
+func (s *server) answers(notes *annotations.Book, turns reading.Turns, verifications *admission.Turns) ([]api.Registrar, error) {
 	e, log := s.engine, component(s.log, "http")
 	library, err := dashboard.NewLibrary(dashboard.Options{Documents: e.Store, Clock: s.clk, Files: s.dashboards, Demo: s.cfg.Demo})
 	if err != nil {
@@ -122,9 +121,9 @@ func (s *server) answers(annotations *annotation.Book, turns reading.Turns, veri
 		})
 	}
 	return []api.Registrar{
-		dashboards.New(library),
-		groups.New(group.NewLibrary(e.Store, s.clk)),
-		reading.New(e.reader, annotations, s.clk, turns),
+		documents.Dashboards{Library: library},
+		documents.Groups{Shelf: group.Shelf(e.Store, s.clk)},
+		reading.New(e.reader, notes, s.clk, turns),
 		reading.NewOperate(reading.OperateOptions{
 			Explainer: explain.New(explain.Parts{
 				Store: e.Store, Index: e.index, Cache: e.Cache, Recovery: e.Recovery, Clock: s.clk,

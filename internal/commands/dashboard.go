@@ -34,16 +34,16 @@ func fetch[T any](ctx context.Context, server *client.Client, path string, query
 }
 
 // change sends a change of a dashboard.
-func change(ctx context.Context, server *client.Client, method, path string, base url.Values, text []byte) (wire.DashboardVersion, error) {
+func change(ctx context.Context, server *client.Client, method, path string, base url.Values, text []byte) (wire.DocumentVersion, error) {
 	resp, err := server.Send(ctx, method, path, base, text)
 	if err != nil {
 		if conflict := (*client.ConflictError)(nil); errors.As(err, &conflict) {
 			err = fmt.Errorf("%w; get it, and make your change again", err)
 		}
-		return wire.DashboardVersion{}, err
+		return wire.DocumentVersion{}, err
 	}
 	defer resp.Body.Close()
-	return dataOf[wire.DashboardVersion](resp.Body)
+	return dataOf[wire.DocumentVersion](resp.Body)
 }
 
 func dataOf[T any](body io.Reader) (T, error) {

@@ -46,8 +46,8 @@ type Dashboard struct {
 	Dashboard json.RawMessage `json:"dashboard"`
 }
 
-// DashboardVersion is the reply to a put, or to a deletion.
-type DashboardVersion struct {
-	ID      string `json:"id,omitempty"`
+// DocumentVersion is the reply to a put, or to a deletion, of a dashboard or a group.
+type DocumentVersion struct {
+	ID      string `json:"id"`
 	Version int64  `json:"version"`
 }

@@ -21,9 +21,3 @@ type Group struct {
 	Author  string          `json:"author"`
 	Group   json.RawMessage `json:"group"`
 }
-
-// GroupVersion is the reply to a put, or to a deletion.
-type GroupVersion struct {
-	ID      string `json:"id"`
-	Version int64  `json:"version"`
-}

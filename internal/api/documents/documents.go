@@ -1,7 +1,8 @@
-// Package documents has what the endpoints for documents share: their parameters, bodies, replies and failures.
+// Package documents has the endpoints for what people keep as documents: dashboards and groups of metrics.
 package documents
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +10,8 @@ import (
 	"net/url"
 	"strconv"
 
+	"github.com/quern/quern/internal/access"
+	"github.com/quern/quern/internal/access/route"
 	"github.com/quern/quern/internal/documents/shelf"
 	"github.com/quern/quern/internal/limits/admission"
 	"github.com/quern/quern/internal/protocol/respond"
@@ -26,72 +29,106 @@ const (
 	sentFactor = 3
 )
 
-// BadRequestError says what is wrong with a request, apart from its document.
-type BadRequestError struct{ Message string }
+// badRequestError says what is wrong with a request, apart from its document.
+type badRequestError struct{ message string }
 
-func (e *BadRequestError) Error() string { return e.Message }
+func (e *badRequestError) Error() string { return e.message }
 
-// Parameters returns those of the URL. The body is no form, whatever its Content-Type says.
-func Parameters(r *http.Request) (url.Values, error) {
+// endpoint returns what a request is answered, as JSON. all are the parameters of its URL: the body is no form, whatever
+// its Content-Type says.
+type endpoint func(r *http.Request, all url.Values) (data any, err error)
+
+// ServeHTTP implements http.Handler.
+func (e endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	all, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return nil, &BadRequestError{Message: "the parameters of the URL cannot be read: " + excerpt.Message(err.Error())}
+		fail(w, r, &badRequestError{"the parameters of the URL cannot be read: " + excerpt.Message(err.Error())})
+		return
 	}
-	return all, nil
+	data, err := e(r, all)
+	if err != nil {
+		fail(w, r, err)
+		return
+	}
+	w.Header().Set("Cache-Control", "no-store")
+	respond.JSON(w, http.StatusOK, wire.Data[any]{Status: wire.Success, Data: data})
 }
 
-// Charge charges an answer with a stored document of so many bytes.
-func Charge(r *http.Request, bytes int) error {
-	return admission.Charge(r.Context(), int64(sentFactor*bytes))
+// collection is what can be done with the documents of one kind.
+type collection struct {
+	path     string
+	maxBytes int64
+	list     endpoint
+	// get returns the answer with a document, and the bytes of the document.
+	get func(ctx context.Context, id string, version int64) (answer any, size int, err error)
+	// put and remove return the number of the version that they make from base. put gets the body of the request.
+	put    func(ctx context.Context, id string, base int64, text []byte, author string) (int64, error)
+	remove func(ctx context.Context, id string, base int64, author string) (int64, error)
 }
 
-// Number returns a parameter that is a number of a version.
-func Number(all url.Values, name string, least int64) (n int64, there bool, err error) {
+func (c collection) register(to *route.Table) {
+	one := c.path + "/{id}"
+	to.Handle(access.Read, route.Refused, "GET "+c.path, c.list)
+	to.Handle(access.Read, route.Refused, "GET "+one, endpoint(func(r *http.Request, all url.Values) (any, error) {
+		version, _, err := number(all, "version", 1)
+		if err != nil {
+			return nil, err
+		}
+		answer, size, err := c.get(r.Context(), r.PathValue("id"), version)
+		if err == nil {
+			err = admission.Charge(r.Context(), int64(sentFactor*size))
+		}
+		return answer, err
+	}))
+	to.Handle(route.Edits, route.Refused, "PUT "+one, change(func(r *http.Request, base int64) (int64, error) {
+		text, err := io.ReadAll(r.Body) // the server has read and charged the body itself
+		if err == nil {
+			err = admission.Charge(r.Context(), int64(bodyBytes+decodedFactor*len(text)))
+		}
+		if err != nil {
+			return 0, err
+		}
+		return c.put(r.Context(), r.PathValue("id"), base, text, access.FromContext(r.Context()).Name)
+	}))
+	to.Handle(route.Edits, route.Refused, "DELETE "+one, change(func(r *http.Request, base int64) (int64, error) {
+		return c.remove(r.Context(), r.PathValue("id"), base, access.FromContext(r.Context()).Name)
+	}))
+	to.AllowBody("PUT "+one, c.maxBytes)
+}
+
+// change is an endpoint that makes a version of a document from another one.
+func change(do func(r *http.Request, base int64) (int64, error)) endpoint {
+	return func(r *http.Request, all url.Values) (any, error) {
+		base, given, err := number(all, "base", 0)
+		if err == nil && !given {
+			err = &badRequestError{"say with base=N which version was changed, 0 for a new one: then nobody's change is lost"}
+		}
+		if err != nil {
+			return nil, err
+		}
+		version, err := do(r, base)
+		return wire.DocumentVersion{ID: r.PathValue("id"), Version: version}, err
+	}
+}
+
+// number returns a parameter that is a number of a version.
+func number(all url.Values, name string, least int64) (n int64, given bool, err error) {
 	text := all.Get(name)
 	if text == "" {
 		return 0, false, nil
 	}
 	if n, err = strconv.ParseInt(text, 10, 64); err != nil || n < least {
-		return 0, true, &BadRequestError{Message: fmt.Sprintf("%s must be the number of a version, and not %s", name, excerpt.Quoted(text))}
+		return 0, true, &badRequestError{fmt.Sprintf("%s must be the number of a version, and not %s", name, excerpt.Quoted(text))}
 	}
 	return n, true, nil
 }
 
-// Base returns the version that a change was made from.
-func Base(r *http.Request) (int64, error) {
-	all, err := Parameters(r)
-	if err != nil {
-		return 0, err
-	}
-	n, there, err := Number(all, "base", 0)
-	if err == nil && !there {
-		err = &BadRequestError{Message: "say with base=N which version was changed, 0 for a new one: then nobody's change is lost"}
-	}
-	return n, err
-}
-
-// Body reads the body, after it has charged what will be made of it.
-func Body(r *http.Request) ([]byte, error) {
-	// The server has read and charged the body itself.
-	text, err := io.ReadAll(r.Body)
-	if err != nil {
-		return nil, err
-	}
-	return text, admission.Charge(r.Context(), int64(bodyBytes+decodedFactor*len(text)))
-}
-
-// Answer answers data.
-func Answer[T any](w http.ResponseWriter, data T) {
-	w.Header().Set("Cache-Control", "no-store")
-	respond.JSON(w, http.StatusOK, wire.Data[T]{Status: wire.Success, Data: data})
-}
-
-// Fail answers an error.
-func Fail(w http.ResponseWriter, r *http.Request, err error) {
+// fail answers an error.
+func fail(w http.ResponseWriter, r *http.Request, err error) {
 	reply := wire.Error{Status: wire.Failure, Error: excerpt.Message(err.Error())}
 	var (
 		invalid  *shelf.InvalidError
-		bad      *BadRequestError
+		bad      *badRequestError
 		missing  *shelf.MissingError
 		fixed    *shelf.FixedError
 		conflict *storage.ConflictError

@@ -4,7 +4,6 @@ package group
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,7 +15,6 @@ import (
 
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/documents/shelf"
-	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/wire/excerpt"
 )
 
@@ -44,40 +42,46 @@ func invalid(format string, args ...any) error {
 	return &shelf.InvalidError{Message: fmt.Sprintf(format, excerpt.Args(args)...)}
 }
 
-// Decode reads a group. The error is a *shelf.InvalidError. Names are sorted, and there once.
-func Decode(text []byte) (*Group, error) {
+// Shelf returns the groups in docs.
+func Shelf(docs shelf.Documents, clk clock.Clock) *shelf.Shelf {
+	return shelf.New(shelf.Options{Documents: docs, Clock: clk, Kind: Kind, MaxBytes: MaxBytes, Kept: keptVersions, Most: maxStored})
+}
+
+// Decode reads a group. It returns its name, and its one form in JSON, in which names are sorted and there once. The error
+// is a *shelf.InvalidError.
+func Decode(text []byte) (name string, body []byte, err error) {
 	if len(text) > MaxBytes {
-		return nil, invalid("the group has %d bytes, at most %d are allowed", len(text), MaxBytes)
+		return "", nil, invalid("the group has %d bytes, at most %d are allowed", len(text), MaxBytes)
 	}
 	if !utf8.Valid(text) {
-		return nil, invalid("the group is not valid UTF-8")
+		return "", nil, invalid("the group is not valid UTF-8")
 	}
 	in := json.NewDecoder(bytes.NewReader(text))
 	// What a later version of Quern has more would be lost.
 	in.DisallowUnknownFields()
 	var g Group
 	if err := in.Decode(&g); err != nil {
-		return nil, invalid("the group is not valid JSON: %s", strings.TrimPrefix(err.Error(), "json: "))
+		return "", nil, invalid("the group is not valid JSON: %s", strings.TrimPrefix(err.Error(), "json: "))
 	}
 	if _, err := in.Token(); !errors.Is(err, io.EOF) {
-		return nil, invalid("there is more than one JSON object")
+		return "", nil, invalid("there is more than one JSON object")
 	}
 	if err := valid("the name", g.Name); err != nil {
-		return nil, err
+		return "", nil, err
 	}
 	if len(g.Metrics)+len(g.Sources) == 0 {
-		return nil, invalid("the group has no metrics and no sources: name some")
+		return "", nil, invalid("the group has no metrics and no sources: name some")
 	}
 	for _, l := range []struct {
 		what  string
 		names *[]string
 	}{{"metrics", &g.Metrics}, {"sources", &g.Sources}} {
 		if len(*l.names) > MaxNames {
-			return nil, invalid("the group has %d %s, at most %d are allowed", len(*l.names), l.what, MaxNames)
+			return "", nil, invalid("the group has %d %s, at most %d are allowed", len(*l.names), l.what, MaxNames)
 		}
 		for i, name := range *l.names {
 			if err := valid(fmt.Sprintf("number %d of the %s", i+1, l.what), name); err != nil {
-				return nil, err
+				return "", nil, err
 			}
 		}
 		slices.Sort(*l.names)
@@ -86,11 +90,9 @@ func Decode(text []byte) (*Group, error) {
 			*l.names = []string{}
 		}
 	}
-	return &g, nil
+	body, err = json.Marshal(g)
+	return g.Name, body, err
 }
-
-// Encode returns the JSON of a group.
-func (g *Group) Encode() ([]byte, error) { return json.Marshal(g) }
 
 func valid(what, name string) error {
 	switch {
@@ -102,51 +104,4 @@ func valid(what, name string) error {
 		return invalid("%s has a line break, or another control character", what)
 	}
 	return nil
-}
-
-// Library keeps groups.
-type Library struct{ shelf *shelf.Shelf }
-
-// NewLibrary returns the library of the groups in docs.
-func NewLibrary(docs shelf.Documents, clk clock.Clock) *Library {
-	return &Library{shelf.New(shelf.Options{Documents: docs, Clock: clk, Kind: Kind, MaxBytes: MaxBytes, Kept: keptVersions, Most: maxStored})}
-}
-
-// List returns the heads of all groups, by name.
-func (l *Library) List(ctx context.Context) ([]storage.DocumentHead, error) {
-	var out []storage.DocumentHead
-	for head, err := range l.shelf.List(ctx) {
-		if err != nil {
-			return nil, err
-		}
-		if !head.Deleted {
-			out = append(out, head)
-		}
-	}
-	slices.SortFunc(out, func(a, b storage.DocumentHead) int {
-		if c := strings.Compare(strings.ToLower(a.Title), strings.ToLower(b.Title)); c != 0 {
-			return c
-		}
-		return strings.Compare(a.ID, b.ID)
-	})
-	return out, nil
-}
-
-// Get returns the newest version of a group. Its body is the JSON of a Group.
-func (l *Library) Get(ctx context.Context, id string) (storage.Document, error) {
-	return l.shelf.Get(ctx, id, 0)
-}
-
-// Put stores a group as the version after base, and returns its number; see shelf.Shelf.
-func (l *Library) Put(ctx context.Context, id string, base int64, g *Group, author string) (int64, error) {
-	text, err := g.Encode()
-	if err != nil {
-		return 0, err
-	}
-	return l.shelf.Put(ctx, shelf.Change{ID: id, Base: base, Author: author}, g.Name, text)
-}
-
-// Delete stores the deletion of a group as the version after base, and returns its number; see shelf.Shelf.
-func (l *Library) Delete(ctx context.Context, id string, base int64, author string) (int64, error) {
-	return l.shelf.Delete(ctx, shelf.Change{ID: id, Base: base, Author: author})
 }

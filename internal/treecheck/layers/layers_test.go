@@ -139,9 +139,7 @@ var rules = []rule{
 	{"internal/protocol/remotewrite", protocol},
 	{"internal/api/reading", with(nouns, "internal/access", "internal/limits/admission", "internal/access/bound", "internal/protocol/annotations", "internal/access/route", "internal/protocol/jsonscan", "internal/protocol/push", "internal/protocol/respond", "internal/client", "internal/operate/explain", "internal/client/pipes", "internal/query", "internal/operate/reaggregate", "internal/registry", "internal/storage", "internal/operate/verify", "internal/wire")},
 	{"internal/api/promapi", with(nouns, "internal/access", "internal/limits/admission", "internal/access/bound", "internal/access/route", "internal/protocol/respond", "internal/operate/deletion", "internal/query", "internal/storage")},
-	{"internal/api/documents", []string{"internal/limits/admission", "internal/protocol/respond", "internal/documents/shelf", "internal/storage", "internal/wire"}},
-	{"internal/api/dashboards", []string{"internal/access", "internal/api/documents", "internal/access/route", "internal/documents/dashboard", "internal/wire"}},
-	{"internal/api/groups", []string{"internal/access", "internal/limits/admission", "internal/api/documents", "internal/access/route", "internal/documents/group", "internal/wire"}},
+	{"internal/api/documents", []string{"internal/access", "internal/limits/admission", "internal/access/route", "internal/protocol/respond", "internal/documents/dashboard", "internal/documents/group", "internal/documents/shelf", "internal/storage", "internal/wire"}},
 	{"internal/api", with(nouns, "internal/access", "internal/limits/admission", "internal/access/bound", "internal/access/...", "internal/api/...", "internal/protocol/...", "internal/api/compress", "internal/ingest", "internal/api/page", "internal/query", "internal/wire")},
 	{"internal/api/apitest", with(storage, "internal/storage/storagetest", "internal/limits/admission", "internal/api", "internal/access/...", "internal/api/...", "internal/protocol/...", "internal/ingest", "internal/client/pipes", "internal/wire")},
 
