@@ -2,18 +2,13 @@ package api_test
 
 import (
 	"bufio"
-	"bytes"
 	"compress/gzip"
-	"fmt"
 	"io"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/klauspost/compress/zstd"
 	"github.com/stretchr/testify/assert"
@@ -223,69 +218,6 @@ func TestCompressedStreams(t *testing.T) {
 	}
 }
 
-// noise returns bytes that no coding makes fewer.
-func noise(n int) []byte {
-	seeded := rand.NewChaCha8([32]byte{1})
-	b := make([]byte, n)
-	_, _ = seeded.Read(b)
-	return b
-}
-
-// TestUnreadCompressed: a compressed answer that its client does not read ends, as another does, and so does one that is
-// read after the handler's deadline.
-func TestUnreadCompressed(t *testing.T) {
-	const stretches = 32
-	long := noise(stretches * api.ProgressBytes)
-	ended := make(chan error, 1)
-	says := func(w http.ResponseWriter, late bool) {
-		w.Header().Set("Content-Type", "application/octet-stream")
-		if late {
-			_ = http.NewResponseController(w).SetWriteDeadline(time.Now())
-		}
-		_, err := w.Write(long)
-		ended <- err
-	}
-	handlers := map[string]http.HandlerFunc{
-		"GET /long": func(w http.ResponseWriter, _ *http.Request) { says(w, false) },
-		"GET /late": func(w http.ResponseWriter, _ *http.Request) { says(w, true) },
-	}
-	for _, coding := range []string{"gzip", "zstd"} {
-		t.Run(coding, func(t *testing.T) {
-			inBoth(t, handlers, func(t *testing.T, client *http.Transport) {
-				ended = make(chan error, 1)
-				resp := sent(t, client, http.MethodGet, "/long", coding)
-				require.Equal(t, coding, resp.Header.Get("Content-Encoding"))
-				require.Error(t, <-ended)
-				_, err := io.ReadAll(unpacked(t, resp))
-				require.Error(t, err, "it does not look whole")
-				require.NoError(t, resp.Body.Close())
-			})
-			apitest.InBubble(t, func(o *api.Options) {
-				o.Extra = []api.Registrar{apitest.Registrar(func(to *route.Table) {
-					for pattern, h := range handlers {
-						to.HandleFunc(access.Read, route.NoData, pattern, h)
-					}
-				})}
-			}, func(t *testing.T, dial func() net.Conn) {
-				ended = make(chan error, 1)
-				read := func(path string) error {
-					conn := dial()
-					fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: %s\r\n\r\n", path, coding)
-					for piece := make([]byte, api.ProgressBytes); len(ended) == 0; {
-						time.Sleep(10 * time.Second)
-						if _, err := io.ReadFull(conn, piece); err != nil {
-							break
-						}
-					}
-					return <-ended
-				}
-				require.NoError(t, read("/long"), "it may take long, as long as it progresses")
-				require.Error(t, read("/late"))
-			})
-		})
-	}
-}
-
 // TestHalfCompressed: an answer that breaks off does not look whole, though all that was flushed arrives.
 func TestHalfCompressed(t *testing.T) {
 	handlers := map[string]http.HandlerFunc{"GET /half": func(w http.ResponseWriter, _ *http.Request) {
@@ -324,34 +256,4 @@ func TestTrailers(t *testing.T) {
 			require.NoError(t, resp.Body.Close())
 		}
 	})
-}
-
-// TestCompressedExport: a real export is the same in each coding.
-func TestCompressedExport(t *testing.T) {
-	s := newReadServerWith(t, nil, reading.Turns{}, nil)
-	s.series(1, "__name__", "cpu")
-	s.long(1)
-	export := func(accept string) (body []byte, wire int) {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.url+"/api/v1/export?match[]=cpu&start=-2h", nil)
-		require.NoError(t, err)
-		r.Header.Set("Accept-Encoding", accept)
-		resp, err := http.DefaultClient.Do(r)
-		require.NoError(t, err)
-		defer resp.Body.Close()
-		defer http.DefaultClient.CloseIdleConnections()
-		require.Equal(t, 200, resp.StatusCode)
-		sent, err := io.ReadAll(resp.Body)
-		require.NoError(t, err)
-		resp.Body = io.NopCloser(bytes.NewReader(sent))
-		body, err = io.ReadAll(unpacked(t, resp))
-		require.NoError(t, err)
-		return body, len(sent)
-	}
-	plain, size := export("identity")
-	require.Equal(t, 20, bytes.Count(plain, []byte("\n")))
-	for _, coding := range []string{"gzip", "zstd"} {
-		body, wire := export(coding)
-		require.Equal(t, string(plain), string(body))
-		require.Less(t, wire, size/3)
-	}
 }

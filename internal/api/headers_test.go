@@ -7,10 +7,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"runtime"
 	"strings"
 	"testing"
-	"weak"
 
 	"github.com/stretchr/testify/require"
 
@@ -78,30 +76,6 @@ func TestTrailerNames(t *testing.T) {
 		require.True(t, resp.Close)
 		require.NoError(t, resp.Body.Close())
 	})
-}
-
-// TestHeadersAreLetGo: while the body of a request arrives, the server holds none of the header fields that nobody looks at.
-func TestHeadersAreLetGo(t *testing.T) {
-	s := apitest.Server(t, func(o *api.Options) { o.Appender = &apitest.Appender{} })
-	body, write := io.Pipe()
-	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, wire.ReportsPath, body)
-	r.Header.Set("X-Other", "x")
-	r.Header.Set("Content-Type", "application/json")
-	held := weak.Make(&r.Header["X-Other"][0])
-	done := make(chan struct{})
-	w := httptest.NewRecorder()
-	go func() {
-		defer close(done)
-		s.ServeHTTP(w, r)
-	}()
-	_, err := io.WriteString(write, apitest.OneReport)
-	require.NoError(t, err)
-	runtime.GC()
-	require.Nil(t, held.Value())
-	require.NoError(t, write.Close())
-	<-done
-	require.Equal(t, http.StatusOK, w.Code, "%s", w.Body)
-	runtime.KeepAlive(r)
 }
 
 // TestLongURLs: a selector in a URL may be as long as the docs say.

@@ -1,7 +1,6 @@
 package api_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -11,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/iotest"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -320,35 +318,6 @@ func TestHostileIsLinear(t *testing.T) {
 			})
 		}
 	}
-}
-
-// TestHostileStreamsAreLinear: the same holds for the encoding of a body.
-func TestHostileStreamsAreLinear(t *testing.T) {
-	s := apitest.Server(t, func(o *api.Options) { o.Appender, o.BackFiller = apitest.AcceptAll{}, apitest.AcceptAll{} })
-	for name, encoding := range map[string]string{"gzip": "gzip", "zstd": "zstd", "snappy-framed": "snappy"} {
-		empty := apitest.Compressed(t, name, nil)
-		if name == "snappy-framed" {
-			empty = []byte("\xff\x06\x00\x00sNaPpY") // a stream of snappy: padding of zero bytes, over and over
-		}
-		paths := []string{wire.ReportsPath, wire.ImportPath}
-		if encoding == "snappy" {
-			paths = paths[:1]
-		}
-		for _, path := range paths {
-			t.Run(name+" "+path, func(t *testing.T) {
-				linear.Check(t, 16<<10, func(n int) []byte { return bytes.Repeat(empty, n/max(1, len(empty))) }, func(body []byte) {
-					hostileTo(s, path, bytes.NewReader(body), "Content-Encoding", encoding)
-				})
-			})
-		}
-	}
-	t.Run("byte by byte", func(t *testing.T) {
-		for _, path := range []string{wire.ReportsPath, wire.ImportPath} {
-			linear.Check(t, 8<<10, func(n int) string { return times(n, "x") }, func(body string) {
-				hostileTo(s, path, iotest.OneByteReader(strings.NewReader(body)))
-			})
-		}
-	})
 }
 
 // TestDecodedIsBounded: decoded data counts towards the memory that requests share, one request has

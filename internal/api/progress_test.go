@@ -24,9 +24,7 @@ import (
 	"github.com/quern/quern/internal/client/pipes"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/ingest"
-	"github.com/quern/quern/internal/limits/admission"
 	"github.com/quern/quern/internal/protocol/collectd"
-	"github.com/quern/quern/internal/protocol/importer"
 	"github.com/quern/quern/internal/protocol/remotewrite"
 	"github.com/quern/quern/internal/protocol/respond"
 	"github.com/quern/quern/internal/wire"
@@ -180,41 +178,6 @@ func (a *slowAppender) Append(ctx context.Context, reports []ingest.Report) (ing
 		return ingest.Result{}, err
 	}
 	return a.AcceptAll.Append(ctx, reports)
-}
-
-// TestSilentImports: bodies without line ends fill the memory of imports until the server gives
-// them up; other requests are served meanwhile.
-func TestSilentImports(t *testing.T) {
-	line := bytes.Repeat([]byte("x"), 4<<20)
-	apitest.InBubble(t, func(o *api.Options) {
-		takesAll(o)
-		o.Imports = admission.NewBudget(importer.MaxBytes()-31<<20, 0) // without zstd, and for lines of 9 MiB in total
-	}, func(t *testing.T, dial func() net.Conn) {
-		var silent []net.Conn
-		for range 1 {
-			conn := dial()
-			silent = append(silent, conn)
-			fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s",
-				wire.ImportPath, len(line)+1000, line)
-		}
-		synctest.Wait()
-		ask := func(path, body string) int {
-			conn := dial()
-			fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: %d\r\n\r\n%s",
-				path, len(body), body)
-			code, _ := reply(t, conn)
-			return code
-		}
-		const imported = `{"metric":{"__name__":"m"},"values":[1],"timestamps":[1]}`
-		require.Equal(t, 429, ask(wire.ImportPath, imported))
-		require.Equal(t, 200, ask(wire.ReportsPath, apitest.OneReport))
-		require.Equal(t, 200, ask("/form", "x=1"))
-		for _, conn := range silent {
-			code, _ := reply(t, conn)
-			require.Equal(t, 408, code)
-		}
-		require.Equal(t, 200, ask(wire.ImportPath, imported))
-	})
 }
 
 // deaf is a client's connection that reads nothing once it is deaf.

@@ -215,21 +215,6 @@ func TestReadByPost(t *testing.T) {
 	require.JSONEq(t, `{"metric":{"__name__":"cpu"},"values":[5],"timestamps":[1763722800000]}`, body)
 }
 
-// TestLargeForms: a compiled regular expression is hundreds of times larger than its text.
-func TestLargeForms(t *testing.T) {
-	s := newReadServer(t, nil)
-	s.series(1, "__name__", "cpu")
-	s.put(1, 5)
-	for words, want := range map[int]int{100_000: http.StatusOK, 300_000: http.StatusRequestEntityTooLarge} {
-		form := url.Values{"match[]": {`{__name__=~"` + strings.Repeat("cpu|", words) + `cpu"}`}}
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+"/api/v1/export", strings.NewReader(form.Encode()))
-		require.NoError(t, err)
-		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-		code, body, _ := apitest.Do(t, req)
-		require.Equal(t, want, code, "%.200s", body)
-	}
-}
-
 // TestPatternsOfARequest: each endpoint bounds the patterns of all selectors together, before
 // anything compiles them.
 func TestPatternsOfARequest(t *testing.T) {
@@ -389,50 +374,4 @@ func TestReadFailsHalfWay(t *testing.T) {
 	require.JSONEq(t, `{"status":"error","error":"read raw of group 8: the store is unavailable"}`,
 		string(body[bytes.LastIndexByte(bytes.TrimSpace(body), '\n')+1:]))
 	http.DefaultClient.CloseIdleConnections()
-}
-
-// endlessStore yields chunks until the request ends.
-type endlessStore struct {
-	query.Store
-	chunk   []byte
-	entered chan struct{}
-	ended   chan error
-}
-
-func (e endlessStore) RawChunks(ctx context.Context, _ blocks.Range, fromMs, _ int64) iter.Seq2[storage.RawChunk, error] {
-	return func(yield func(storage.RawChunk, error) bool) {
-		close(e.entered)
-		for ctx.Err() == nil {
-			if !yield(storage.RawChunk{SliceMs: fromMs, Chunk: storage.Chunk{Data: e.chunk}}, nil) {
-				return
-			}
-			fromMs += time.Hour.Milliseconds()
-		}
-		e.ended <- ctx.Err()
-		yield(storage.RawChunk{}, ctx.Err())
-	}
-}
-
-func TestClientThatGoesAwayEndsTheRead(t *testing.T) {
-	entered, ended := make(chan struct{}), make(chan error, 1)
-	s := newReadServer(t, func(st storage.Store) query.Store {
-		return endlessStore{st, blocks.AppendSamples(nil, []metric.Sample{{Schedule: 1}}), entered, ended}
-	})
-	s.series(1, "__name__", "cpu")
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+"/api/v1/points?match[]=cpu&buckets=7", http.NoBody)
-	require.NoError(t, err)
-	done := make(chan error, 1)
-	go func() {
-		resp, err := http.DefaultClient.Do(req)
-		if err == nil {
-			resp.Body.Close()
-		}
-		done <- err
-	}()
-	<-entered
-	cancel()
-	require.ErrorIs(t, <-done, context.Canceled)
-	require.ErrorIs(t, <-ended, context.Canceled)
 }

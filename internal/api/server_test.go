@@ -183,29 +183,6 @@ func TestHalfOfEachBudgetRemains(t *testing.T) {
 	}
 }
 
-// TestOneClientLeavesRoom: with the default limits, a client that holds all that it may is refused,
-// and other clients' reports are taken.
-func TestOneClientLeavesRoom(t *testing.T) {
-	s := apitest.Server(t, func(o *api.Options) { o.Appender = apitest.AcceptAll{} })
-	from := func(address string) int {
-		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, wire.ReportsPath, strings.NewReader(apitest.OneReport))
-		r.RemoteAddr = address
-		w := httptest.NewRecorder()
-		s.ServeHTTP(w, r)
-		return w.Code
-	}
-	greedy := s.Opts().Bodies.Claim(s.Opts().Clients.Of("192.0.2.1:1"))
-	for step := s.Opts().Limits.BodyBytes; step > 0; step /= 2 {
-		for greedy.Grow(step) {
-		}
-	}
-	require.Equal(t, http.StatusTooManyRequests, from("192.0.2.1:2"))
-	require.Equal(t, http.StatusOK, from("192.0.2.2:1"))
-	require.Equal(t, http.StatusOK, from("198.51.100.7:1"))
-	greedy.Release()
-	require.Equal(t, http.StatusOK, from("192.0.2.1:2"))
-}
-
 // whose is an appender and a back-filler that notes whose the samples are.
 type whose struct {
 	apitest.AcceptAll
@@ -341,16 +318,6 @@ func TestFormLimit(t *testing.T) {
 	require.Equal(t, 429, send(10))
 	claim.Release()
 	require.Equal(t, 200, send(10))
-}
-
-func TestHTTPServer(t *testing.T) {
-	h := apitest.Server(t, nil).HTTPServer()
-	require.NotZero(t, h.ReadHeaderTimeout)
-	require.NotZero(t, h.IdleTimeout)
-	require.NotZero(t, h.MaxHeaderBytes)
-	// Long requests must progress; see demandProgress.
-	require.Zero(t, h.ReadTimeout)
-	require.Zero(t, h.WriteTimeout)
 }
 
 // endlessStatus has marks without end.

@@ -1,19 +1,15 @@
 package api_test
 
 import (
-	"context"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"runtime"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/api"
@@ -117,146 +113,6 @@ func TestStalledExports(t *testing.T) {
 		require.Equal(t, 200, code, body)
 		require.Equal(t, 20, strings.Count(body, "\n"), "it has all lines")
 		require.Eventually(t, func() bool { return gauge(t, metrics, "quern_turns", "exports") == 0 }, time.Minute, time.Millisecond)
-	})
-}
-
-// from is a listener whose clients have an address.
-type from struct {
-	net.Listener
-	addr net.Addr
-}
-
-// Accept implements net.Listener.
-func (l from) Accept() (net.Conn, error) {
-	conn, err := l.Listener.Accept()
-	return fromConn{conn, l.addr}, err
-}
-
-type fromConn struct {
-	net.Conn
-	addr net.Addr
-}
-
-// RemoteAddr implements net.Conn.
-func (c fromConn) RemoteAddr() net.Addr { return c.addr }
-
-// TestStalledStreams: a client of HTTP/2 that opens streams, of which it neither sends the body nor reads the reply, has
-// no more than its half of the requests, over however many connections. Others are served meanwhile. The streams of
-// those who stall together end.
-func TestStalledStreams(t *testing.T) {
-	const requests, connections, opened = 64, 3, 150
-	start := apitest.Now.Add(-2 * time.Hour).Format(time.RFC3339)
-	dials := func(t *testing.T) *http.Client {
-		transport := &http.Transport{Protocols: new(http.Protocols), HTTP2: &http.HTTP2Config{MaxReceiveBufferPerStream: 64 << 10}}
-		transport.Protocols.SetUnencryptedHTTP2(true)
-		t.Cleanup(transport.CloseIdleConnections)
-		return &http.Client{Transport: transport}
-	}
-	get := func(t *testing.T, client *http.Client, url string) (code, lines int) {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-		require.NoError(t, err)
-		resp, err := client.Do(r)
-		if err != nil {
-			return 0, 0
-		}
-		defer resp.Body.Close()
-		body, _ := io.ReadAll(resp.Body)
-		return resp.StatusCode, strings.Count(string(body), "\n")
-	}
-	// serve returns the URLs by which three clients reach a server.
-	serve := func(t *testing.T, stall time.Duration) (urls []string) {
-		known, metrics := admission.NewClients(nil), prometheus.NewRegistry()
-		turns := func(name string) *admission.Turns {
-			return admission.NewTurns(admission.TurnOptions{N: 2, Name: name, Wait: time.Hour, Clients: known, Metrics: metrics})
-		}
-		s := newReadServerWith(t, nil, reading.Turns{Queries: turns("queries"), Exports: turns("exports")}, func(s *api.Server) string {
-			web := api.NewHTTPServer(s, api.Serving{Clock: clock.System{}, Logger: s.Opts().Logger, Stall: stall, Clients: known, Requests: requests})
-			web.Protocols = new(http.Protocols)
-			web.Protocols.SetUnencryptedHTTP2(true)
-			var serving sync.WaitGroup
-			for i := range 3 {
-				l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-				require.NoError(t, err)
-				serving.Go(func() {
-					_ = web.Serve(admission.Limit(from{l, &net.TCPAddr{IP: net.IPv4(192, 0, 2, byte(i+1)), Port: 4711}}, requests, known, api.RefuseConnection))
-				})
-				urls = append(urls, "http://"+l.Addr().String())
-			}
-			t.Cleanup(func() {
-				assert.NoError(t, web.Close())
-				serving.Wait()
-			})
-			return urls[0]
-		})
-		s.series(1, "__name__", "cpu")
-		s.long(1)
-		return urls
-	}
-	// stalls has a client open streams until the test ends. It returns those that are refused.
-	stalls := func(t *testing.T, to string) (refused <-chan struct{}) {
-		turned := make(chan struct{}, opened)
-		ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-		var asked sync.WaitGroup
-		t.Cleanup(func() {
-			cancel()
-			asked.Wait()
-		})
-		var clients []*http.Client // of one connection each, since they open less than what it may have
-		for range connections {
-			client := dials(t)
-			get(t, client, to+"/-/healthy")
-			clients = append(clients, client)
-		}
-		for i := range opened {
-			method, body := http.MethodGet, io.Reader(nil)
-			if i%2 == 1 {
-				silent, _ := io.Pipe() // its own: a client whose stream is reset waits until it could close the body
-				method, body = http.MethodPost, silent
-			}
-			r, err := http.NewRequestWithContext(ctx, method, to+"/api/v1/export?match[]=cpu&start="+start, body)
-			require.NoError(t, err)
-			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-			asked.Go(func() {
-				resp, err := clients[i%connections].Do(r)
-				if err != nil { // broken off, since too many wait to be refused, or the test has ended
-					turned <- struct{}{}
-					return
-				}
-				defer resp.Body.Close()
-				if resp.StatusCode != http.StatusOK {
-					turned <- struct{}{}
-					return
-				}
-				<-ctx.Done() // and reads nothing
-			})
-		}
-		return turned
-	}
-	all := func(t *testing.T, refused <-chan struct{}, n int) {
-		require.Eventually(t, func() bool { return len(refused) >= n }, time.Minute, time.Millisecond)
-	}
-
-	t.Run("one", func(t *testing.T) {
-		urls := serve(t, time.Hour)
-		refused := stalls(t, urls[0])
-		all(t, refused, opened-requests) // as many as would not be taken without shares
-		other := dials(t)
-		code, lines := get(t, other, urls[1]+"/api/v1/export?match[]=cpu&start="+start)
-		require.Equal(t, 200, code)
-		require.Equal(t, 20, lines, "it has all lines")
-		code, _ = get(t, other, urls[1]+"/api/v1/latest?match[]=cpu")
-		require.Equal(t, 200, code)
-	})
-	t.Run("many", func(t *testing.T) {
-		urls := serve(t, 2*time.Second)
-		for i := range 2 {
-			all(t, stalls(t, urls[i]), 1) // its share is full; how many follow depends on when the first are given up
-		}
-		other := dials(t)
-		require.Eventually(t, func() bool {
-			code, lines := get(t, other, urls[2]+"/api/v1/export?match[]=cpu&start="+start)
-			return code == 200 && lines == 20
-		}, time.Minute, 10*time.Millisecond)
 	})
 }
 

@@ -21,7 +21,6 @@ import (
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/limits/admission"
 	"github.com/quern/quern/internal/protocol/annotations"
-	"github.com/quern/quern/internal/protocol/push"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/wire"
 )
@@ -275,34 +274,6 @@ func TestBadParameters(t *testing.T) {
 	}
 }
 
-// TestRetention: an annotation ends its time to live after it was written last, whenever it was about.
-func TestRetention(t *testing.T) {
-	s := serve(t)
-	code, _ := s.put(t, `[{"id":"a","start":"2024-01-01","text":"old"},{"id":"b","start":"-1h","text":"new"}]`)
-	require.Equal(t, 200, code)
-	s.clk.Set(s.clk.Now().Add(47 * time.Hour))
-	require.Equal(t, []string{"old", "new"}, texts(s.find(t, "start", "2023-01-01")))
-	code, _ = s.put(t, `{"id":"a","start":"2024-01-01","text":"old, again"}`)
-	require.Equal(t, 200, code)
-	s.clk.Set(s.clk.Now().Add(2 * time.Hour))
-	require.Equal(t, []string{"old, again"}, texts(s.find(t, "start", "2023-01-01")))
-}
-
-// TestRoles: who may only read writes nothing, and learns why.
-func TestRoles(t *testing.T) {
-	s := serve(t, func(o *api.Options) { o.Door = reader{} })
-	w := apitest.Send(t, s, wire.AnnotationsPath, strings.NewReader(`{"text":"x"}`))
-	require.Equal(t, 403, w.Code)
-	require.Contains(t, w.Body.String(), "needs the role write, and user ben has only read")
-	require.Empty(t, s.find(t).Annotations)
-}
-
-type reader struct{}
-
-func (reader) Identify(*http.Request) (access.Grant, error) {
-	return access.Grant{Name: "user ben", Roles: access.Read}, nil
-}
-
 type admin struct{}
 
 func (admin) Identify(*http.Request) (access.Grant, error) {
@@ -427,25 +398,4 @@ func TestBrokenBody(t *testing.T) {
 	s.ServeHTTP(w, r)
 	require.Equal(t, 400, w.Code)
 	require.Equal(t, []string{"first"}, texts(s.find(t)))
-}
-
-// TestDrain: a process that ends takes no more.
-func TestDrain(t *testing.T) {
-	s := serve(t)
-	s.Drain()
-	code, reply := s.put(t, `{"text":"x"}`)
-	require.Equal(t, 503, code)
-	require.NotEmpty(t, reply.Error)
-	code, _ = s.get(t, http.MethodGet)
-	require.Equal(t, 503, code)
-}
-
-// TestWithLimits: a body may be compressed, and is limited.
-func TestWithLimits(t *testing.T) {
-	s := serve(t, func(o *api.Options) { o.Limits = push.Limits{CompressedBytes: 1 << 16, BodyBytes: 1 << 16} })
-	w := apitest.Send(t, s, wire.AnnotationsPath, strings.NewReader(string(apitest.Zip(t, `{"text":"zipped"}`))), "Content-Encoding", "gzip")
-	require.Equal(t, 200, w.Code, "%s", w.Body)
-	require.Equal(t, []string{"zipped"}, texts(s.find(t)))
-	code, reply := s.put(t, `{"text":"`+strings.Repeat("x", 1<<17)+`"}`)
-	require.Equal(t, 413, code, reply)
 }
