@@ -84,13 +84,13 @@ var costs = []string{
 	"TestPatternsAreBounded", "TestQuadraticTime",
 	"TestRowsCountAsWhatTheyHold", "TestSampleSetMemoryOfDuplicates", "TestSelectorsAreBounded", "TestSelectorsOfAQueryShareItsLimit",
 	"TestSelectorsShareLabels", "TestSeriesAreSentOneByOne", "TestStalledExports",
-	"TestStalledStreams", "TestStreamsOfManySeries",
+	"TestStreamsOfManySeries",
 }
 
 // linears are tests that compare costs between sizes of an input. Tier one counts the bytes that they allocate, and
 // the target costs measures their time too.
 var linears = []string{
-	"TestAdmitIsLinear", "TestHostileIsLinear", "TestHostileStreamsAreLinear", "TestLinear", "TestSelectAbsentIsLinear", "TestSelectIsLinear",
+	"TestAdmitIsLinear", "TestHostileIsLinear", "TestLinear", "TestSelectAbsentIsLinear", "TestSelectIsLinear",
 }
 
 // reasons are parts of what a test may write when it skips.

@@ -39,15 +39,15 @@ type FilesOptions struct {
 	Metrics prometheus.Registerer
 }
 
-// Files are the dashboards in the files *.json below a directory. A file's name gives the id. Files are read again while the process runs. It holds: a file that cannot be used now changes nothing; what
-// it had before stays in use. A file that is gone takes its dashboard with it, unless the directory cannot be read.
+// Files are the dashboards in the files *.json below a directory. A file's name gives the id. Files are read again while the
+// process runs. It holds: a file that cannot be used now changes nothing; what it had before stays in use. A file that is
+// gone takes its dashboard with it, unless the directory cannot be used.
 type Files struct {
 	dir    string
 	opts   FilesOptions
 	failed prometheus.Gauge
 	count  prometheus.Gauge
 	broke  string // why the directory could not be read the last time
-	more   bool   // there were too many files the last time
 
 	mu sync.Mutex
 	of map[string]file // by id; never changed, only replaced
@@ -57,10 +57,9 @@ type Files struct {
 type file struct {
 	Stored                   // Body is nil if it was never good
 	digest [sha256.Size]byte // of what was read last
-	own    string            // the problem of the file itself, not of another one with the same id
 }
 
-// OpenFiles reads a directory. It returns an error if it cannot be listed. A file that cannot be used is logged.
+// OpenFiles reads a directory. It returns an error if it cannot be listed, has too many files, or two of one id. A file that cannot be used is logged.
 func OpenFiles(dir string, opts FilesOptions) (*Files, error) {
 	made := promauto.With(opts.Metrics)
 	f := &Files{
@@ -85,7 +84,7 @@ func (f *Files) Reload() {
 	if err := f.read(); err != nil {
 		f.failed.Set(1)
 		if broke = err.Error(); broke != f.broke {
-			f.opts.Logger.Error("directory of dashboards cannot be read; the earlier ones stay in use", "dir", f.dir, "err", err)
+			f.opts.Logger.Error("directory of dashboards cannot be used; the earlier ones stay in use", "dir", f.dir, "err", err)
 		}
 	}
 	f.broke = broke
@@ -116,14 +115,10 @@ func (f *Files) read() error {
 	if err != nil {
 		return err
 	}
-	all, more, err := paths(dir)
+	all, err := paths(dir)
 	if err != nil {
 		return err
 	}
-	if more && !f.more {
-		f.opts.Logger.Error("too many files of dashboards; only the first are read", "dir", f.dir, "limit", maxFiles)
-	}
-	f.more = more
 	f.mu.Lock()
 	before := f.of
 	f.mu.Unlock()
@@ -135,9 +130,7 @@ func (f *Files) read() error {
 		}
 		id := ID(strings.TrimSuffix(filepath.Base(path), suffix))
 		if first, taken := next[id]; taken {
-			first.Problem = fmt.Sprintf("the file %s has the same id, and is not used", name)
-			next[id] = first
-			continue
+			return fmt.Errorf("the files %s and %s have the same id, %s: rename one", first.Origin, name, id)
 		}
 		old, ok := before[id]
 		if !ok || old.Origin != name {
@@ -178,7 +171,7 @@ func (f *Files) say(before, next map[string]file) (failed int) {
 
 // paths returns the files to read, in order. Names that begin with a dot are left out: they are those of editors, and
 // of Kubernetes, which keeps the content of a volume below one.
-func paths(dir string) (all []string, more bool, err error) {
+func paths(dir string) (all []string, err error) {
 	err = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
@@ -191,14 +184,13 @@ func paths(dir string) (all []string, more bool, err error) {
 			}
 		case e.IsDir() || !strings.HasSuffix(e.Name(), suffix):
 		case len(all) == maxFiles:
-			more = true
-			return filepath.SkipAll
+			return fmt.Errorf("there are more than %d files of dashboards", maxFiles)
 		default:
 			all = append(all, path)
 		}
 		return nil
 	})
-	return all, more, err
+	return all, err
 }
 
 // one reads one file. If it cannot be used, it returns what there was before, with the problem.
@@ -209,20 +201,17 @@ func (f *Files) one(path string, old file) file {
 	}
 	digest := sha256.Sum256(text)
 	if digest == old.digest {
-		old.Problem = old.own
 		return old
 	}
 	next := old
-	next.digest = digest
+	next.digest, next.UpdatedMs, next.Problem = digest, changedMs, ""
 	if err == nil {
 		next.Body, err = use(text, &next.Head)
 	}
 	if err != nil {
-		old.digest, old.own = digest, err.Error()
-		old.Problem = old.own
+		old.digest, old.Problem = digest, err.Error()
 		return old
 	}
-	next.UpdatedMs, next.Problem, next.own = changedMs, "", ""
 	return next
 }
 
