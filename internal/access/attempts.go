@@ -49,9 +49,20 @@ func newAttempts(clk clock.Clock) *attempts {
 	return &attempts{clk: clk, meters: make(map[origin]*rate.Limiter)}
 }
 
-// take counts an attempt. It returns what takes that back, for an attempt that succeeds, or how long to wait if there
-// may be none now.
-func (a *attempts) take(from origin) (succeeded func(), wait time.Duration) {
+// wait returns how long there may be no attempt; 0 is not at all.
+func (a *attempts) wait(from origin) time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	meter := a.meters[from]
+	if meter == nil {
+		return 0
+	}
+	return time.Duration(max(0, 1-meter.TokensAt(steady(a.clk))) * float64(from.each))
+}
+
+// take counts an attempt, so that those at the same time are counted too. It returns what takes that back if the attempt
+// succeeds.
+func (a *attempts) take(from origin) (succeeded func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	meter := a.meters[from]
@@ -64,11 +75,7 @@ func (a *attempts) take(from origin) (succeeded func(), wait time.Duration) {
 	}
 	now := steady(a.clk)
 	taken := meter.ReserveN(now, 1)
-	if wait = taken.DelayFrom(now); wait > 0 {
-		taken.CancelAt(now)
-		return nil, wait
-	}
-	return func() { taken.CancelAt(now) }, 0
+	return func() { taken.CancelAt(now) }
 }
 
 // steady is a time for limiters, on which it has no effect that the clock is set.

@@ -185,11 +185,13 @@ func (d *Door) Login(r *http.Request, user, password string) (Grant, *http.Cooki
 	if err != nil {
 		return Grant{}, nil, err
 	}
-	if _, wait := d.logins.take(origin{name: with.User + "\n" + with.Token, allowance: perHolder}); wait > 0 {
+	holder := origin{name: with.User + "\n" + with.Token, allowance: perHolder}
+	if wait := d.logins.wait(holder); wait > 0 {
 		return Grant{}, nil, &Refusal{
 			Code: http.StatusTooManyRequests, After: wait, Message: fmt.Sprintf("too many logins: wait %s", wait.Round(time.Second)),
 		}
 	}
+	d.logins.take(holder)
 	text, ends, err := d.opts.Sessions.begin(r.Context(), with)
 	if err != nil {
 		return Grant{}, nil, err
@@ -204,10 +206,11 @@ func (d *Door) begin(r *http.Request, user, password string) (Grant, session, er
 		return grant, session{User: user, Mark: mark}, err
 	}
 	id, _, _ := split(password)
-	succeeded, err := d.try(r, "token "+id)
-	if err != nil {
+	from := d.from(r)
+	if err := d.mayTry(r, from, "token "+id); err != nil {
 		return Grant{}, session{}, err
 	}
+	succeeded := d.attempts.take(from)
 	grant, err := d.token(r, password)
 	if err == nil {
 		succeeded()
@@ -237,15 +240,15 @@ func (d *Door) Logout(r *http.Request) (Grant, *http.Cookie, error) {
 
 // password judges a user's password.
 func (d *Door) password(r *http.Request, user, password string) (Grant, error) {
-	succeeded, err := d.try(r, user)
-	if err != nil {
+	from := d.from(r)
+	if err := d.mayTry(r, from, user); err != nil {
 		return Grant{}, err
 	}
 	admin := Grant{Name: "user " + user, Roles: Admin}
-	if d.opts.Users.Knows(user, password) {
-		succeeded()
+	if d.opts.Users.Knows(user, password) { // counted for no moment, however many come at once
 		return admin, nil
 	}
+	succeeded := d.attempts.take(from)
 	right, err := d.opts.Users.Check(user, password)
 	switch {
 	case err != nil:
@@ -259,22 +262,24 @@ func (d *Door) password(r *http.Request, user, password string) (Grant, error) {
 	return admin, nil
 }
 
-// try counts an attempt of an address, so that those at the same time are counted too. It returns what takes that back,
-// and an error while the address has failed too often.
-func (d *Door) try(r *http.Request, name string) (succeeded func(), err error) {
-	from := origin{client: d.opts.Clients.Of(r.RemoteAddr), allowance: perAddress}
-	if from.client == (admission.Client{}) {
-		from.name, from.allowance = host(r), perProxy
-	}
-	succeeded, wait := d.attempts.take(from)
+// mayTry returns an error while an address has failed too often.
+func (d *Door) mayTry(r *http.Request, from origin, name string) error {
+	wait := d.attempts.wait(from)
 	if wait == 0 {
-		return succeeded, nil
+		return nil
 	}
 	d.opts.Audit.Failed(r, name, "too many failed logins")
-	return nil, &Refusal{
+	return &Refusal{
 		Code: http.StatusTooManyRequests, After: wait,
 		Message: fmt.Sprintf("too many failed logins: wait %s", wait.Round(time.Second)),
 	}
+}
+
+func (d *Door) from(r *http.Request) origin {
+	if client := d.opts.Clients.Of(r.RemoteAddr); client != (admission.Client{}) {
+		return origin{client: client, allowance: perAddress}
+	}
+	return origin{name: host(r), allowance: perProxy}
 }
 
 // certificate returns the name in the client's certificate, "" if the client has shown none that a CA of the web
