@@ -1,19 +1,11 @@
 package otlp
 
 import (
-	"math"
-	"strconv"
-	"strings"
-
 	"github.com/prometheus/otlptranslator"
 )
 
-// maxRemembered and maxRememberedName bound the caches, so that a sender with ever new names cannot
-// fill the memory.
-const (
-	maxRemembered     = 4096
-	maxRememberedName = 256
-)
+// maxNames bounds each cache of names, so that a sender with ever new names cannot fill the memory.
+const maxNames = 4096
 
 // names translates names as Prometheus does: it adds suffixes for unit and type, and replaces
 // characters that PromQL would need to quote by underscores. It caches the results, since a sender
@@ -21,7 +13,6 @@ const (
 type names struct {
 	families map[familyKey]family
 	labels   map[string]labelName
-	numbers  map[uint64]string
 }
 
 type familyKey struct {
@@ -42,54 +33,39 @@ type labelName struct {
 }
 
 func newNames() names {
-	return names{families: map[familyKey]family{}, labels: map[string]labelName{}, numbers: map[uint64]string{}}
+	return names{families: map[familyKey]family{}, labels: map[string]labelName{}}
 }
 
 func (n *names) family(key familyKey) family {
-	if f, ok := n.families[key]; ok {
-		return f
-	}
-	key.name, key.unit = strings.Clone(key.name), strings.Clone(key.unit)
-	namer := otlptranslator.NewMetricNamer("", otlptranslator.UnderscoreEscapingWithSuffixes)
-	name, err := namer.Build(otlptranslator.Metric{Name: key.name, Unit: key.unit, Type: key.kind})
-	units := otlptranslator.UnitNamer{}
-	f := family{
-		name: name, bucket: name + "_bucket", sum: name + "_sum", count: name + "_count",
-		unit: units.Build(key.unit), err: err,
-	}
-	if len(key.name)+len(key.unit) <= maxRememberedName {
-		remember(n.families, key, f)
-	}
-	return f
+	return cached(n.families, key, func() family {
+		namer := otlptranslator.NewMetricNamer("", otlptranslator.UnderscoreEscapingWithSuffixes)
+		name, err := namer.Build(otlptranslator.Metric{Name: key.name, Unit: key.unit, Type: key.kind})
+		units := otlptranslator.UnitNamer{}
+		return family{
+			name: name, bucket: name + "_bucket", sum: name + "_sum", count: name + "_count",
+			unit: units.Build(key.unit), err: err,
+		}
+	})
 }
 
 func (n *names) label(key string) (string, error) {
-	if l, ok := n.labels[key]; ok {
-		return l.name, l.err
-	}
-	key = strings.Clone(key)
-	namer := otlptranslator.LabelNamer{}
-	name, err := namer.Build(key)
-	if len(key) <= maxRememberedName {
-		remember(n.labels, key, labelName{name, err})
-	}
-	return name, err
+	l := cached(n.labels, key, func() labelName {
+		namer := otlptranslator.LabelNamer{}
+		name, err := namer.Build(key)
+		return labelName{name, err}
+	})
+	return l.name, l.err
 }
 
-// number formats a bound or a quantile as the value of le or quantile.
-func (n *names) number(v float64) string {
-	bits := math.Float64bits(v)
-	if s, ok := n.numbers[bits]; ok {
-		return s
+// cached returns the value of a key. A full cache starts over.
+func cached[K comparable, V any](m map[K]V, key K, build func() V) V {
+	v, ok := m[key]
+	if !ok {
+		if len(m) >= maxNames {
+			clear(m)
+		}
+		v = build()
+		m[key] = v
 	}
-	s := strconv.FormatFloat(v, 'f', -1, 64)
-	remember(n.numbers, bits, s)
-	return s
-}
-
-func remember[K comparable, V any](m map[K]V, key K, value V) {
-	if len(m) >= maxRemembered {
-		clear(m)
-	}
-	m[key] = value
+	return v
 }

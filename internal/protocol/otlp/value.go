@@ -1,196 +1,70 @@
 package otlp
 
 import (
-	"errors"
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
 	"math"
-	"slices"
-	"strings"
 
-	"github.com/go-faster/jx"
+	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
 )
 
-// maxDepth and maxBytes limit attribute values other than plain strings. They are far above what
-// may be stored.
-const (
-	maxDepth = 32
-	maxBytes = 64 << 10
-)
-
-var errTooComplex = errors.New("the value is too large or nests too deep")
-
-// The fields of AnyValue.
-var (
-	anyString = bytesTag(1)
-	anyBool   = varintTag(2)
-	anyInt    = varintTag(3)
-	anyDouble = fixed64Tag(4)
-	anyArray  = bytesTag(5)
-	anyMap    = bytesTag(6)
-	anyBytes  = bytesTag(7)
-)
-
-// text returns an AnyValue as text, by OpenTelemetry's rules for protocols with only text: strings
-// as they are, bytes in base64, all else as JSON. An absent value is "".
-func (d *decoder) text(value []byte) (string, error) {
-	v, err := readAny(value)
-	if err != nil {
-		return "", err
+// text returns a value as text, by OpenTelemetry's rules for protocols with only text: strings as they are, bytes in
+// base64, all else as JSON. An absent value is "".
+func (d *decoder) text(v *commonpb.AnyValue) string {
+	plain := plainValue(v)
+	if plain == nil {
+		return ""
 	}
-	if v.kind == anyString {
-		return view(v.content), nil
+	if s, ok := plain.(string); ok {
+		return s
 	}
-	if len(v.content) > maxBytes {
-		return "", errTooComplex
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(plain); err != nil {
+		panic(err) // plainValue returns nothing that JSON does not have
 	}
-	d.json.Reset()
-	if err := appendValue(&d.json, v, 0); err != nil {
-		return "", err
-	}
-	s := d.json.Buf
-	if v.kind == anyBytes || v.kind == anyDouble && len(s) > 0 && s[0] == '"' {
-		s = s[1 : len(s)-1] // a single string needs no quotes
-	}
-	return d.b.Own(s), nil
+	return d.b.Own(bytes.TrimSuffix(buf.Bytes(), []byte{'\n'}))
 }
 
-// anyValue is a decoded AnyValue; kind is the tag of the field that is set.
-type anyValue struct {
-	kind    tag
-	bits    uint64
-	content []byte
-}
-
-func readAny(b []byte) (v anyValue, err error) {
-	f := fields{rest: b}
-	for f.next() {
-		v = anyValue{f.tag, f.bits, f.bytes} // the last field counts
-	}
-	return v, f.err
-}
-
-// appendValue writes an AnyValue as JSON. An absent value is nothing at the top level and null
-// below it.
-func appendValue(w *jx.Writer, v anyValue, depth int) error {
-	if depth > maxDepth {
-		return errTooComplex
-	}
-	switch v.kind {
-	case anyString:
-		w.Str(view(v.content))
-	case anyBool:
-		w.Bool(v.bits != 0)
-	case anyInt:
-		w.Int64(int64(v.bits))
-	case anyDouble:
-		appendDouble(w, math.Float64frombits(v.bits))
-	case anyArray:
-		return appendArray(w, v.content, depth)
-	case anyMap:
-		return appendMap(w, v.content, depth)
-	case anyBytes:
-		w.Base64(v.content)
-	default:
-		if depth > 0 {
-			w.Null()
+// plainValue returns a value as encoding/json takes it, which sorts maps by their keys.
+func plainValue(v *commonpb.AnyValue) any {
+	switch v := v.GetValue().(type) {
+	case *commonpb.AnyValue_StringValue:
+		return v.StringValue
+	case *commonpb.AnyValue_BoolValue:
+		return v.BoolValue
+	case *commonpb.AnyValue_IntValue:
+		return v.IntValue
+	case *commonpb.AnyValue_DoubleValue:
+		return plainDouble(v.DoubleValue)
+	case *commonpb.AnyValue_BytesValue:
+		return base64.StdEncoding.EncodeToString(v.BytesValue)
+	case *commonpb.AnyValue_ArrayValue:
+		list := make([]any, len(v.ArrayValue.GetValues()))
+		for i, element := range v.ArrayValue.GetValues() {
+			list[i] = plainValue(element)
 		}
+		return list
+	case *commonpb.AnyValue_KvlistValue:
+		object := make(map[string]any)
+		for _, kv := range v.KvlistValue.GetValues() {
+			object[kv.GetKey()] = plainValue(kv.GetValue())
+		}
+		return object
 	}
 	return nil
 }
 
-func appendDouble(w *jx.Writer, v float64) {
+func plainDouble(v float64) any {
 	switch {
 	case math.IsNaN(v):
-		w.Str("NaN")
+		return "NaN"
 	case math.IsInf(v, 1):
-		w.Str("Infinity")
+		return "Infinity"
 	case math.IsInf(v, -1):
-		w.Str("-Infinity")
-	default:
-		w.Float64(v)
+		return "-Infinity"
 	}
-}
-
-func appendNested(w *jx.Writer, value []byte, depth int) error {
-	v, err := readAny(value)
-	if err != nil {
-		return err
-	}
-	return appendValue(w, v, depth+1)
-}
-
-func appendArray(w *jx.Writer, array []byte, depth int) error {
-	w.ArrStart()
-	first := true
-	f := fields{rest: array}
-	for f.next() {
-		if f.tag != arrayValues {
-			continue
-		}
-		if !first {
-			w.Comma()
-		}
-		first = false
-		if err := appendNested(w, f.bytes, depth); err != nil {
-			return err
-		}
-	}
-	w.ArrEnd()
-	return f.err
-}
-
-// appendMap writes a map in the order of its keys, so that equal maps have equal texts.
-func appendMap(w *jx.Writer, content []byte, depth int) error {
-	type entry struct {
-		key   string
-		value []byte
-	}
-	var entries []entry
-	f := fields{rest: content}
-	for f.next() {
-		if f.tag != mapEntries {
-			continue
-		}
-		key, value, err := keyValue(f.bytes)
-		if err != nil {
-			return err
-		}
-		entries = append(entries, entry{key, value})
-	}
-	if f.err != nil {
-		return f.err
-	}
-	slices.SortStableFunc(entries, func(a, b entry) int { return strings.Compare(a.key, b.key) })
-	w.ObjStart()
-	for i, e := range entries {
-		if i > 0 {
-			w.Comma()
-		}
-		w.FieldStart(e.key)
-		if err := appendNested(w, e.value, depth); err != nil {
-			return err
-		}
-	}
-	w.ObjEnd()
-	return nil
-}
-
-var (
-	arrayValues = bytesTag(1)
-	mapEntries  = bytesTag(1)
-	keyName     = bytesTag(1)
-	keyContent  = bytesTag(2)
-)
-
-// keyValue splits a KeyValue; value is an encoded AnyValue.
-func keyValue(b []byte) (key string, value []byte, err error) {
-	f := fields{rest: b}
-	for f.next() {
-		switch f.tag {
-		case keyName:
-			key = view(f.bytes)
-		case keyContent:
-			value = f.bytes
-		}
-	}
-	return key, value, f.err
+	return v
 }
