@@ -70,7 +70,8 @@ type decoder struct {
 	b    *ingest.Batch
 	s    string // the body
 	line int    // current line number, from 1
-	last int    // line number of the last measurement
+	// lines are the line numbers of the batch's measurements.
+	lines []int32
 
 	// clashes finds fields of different measurements that become one metric. Decoders may share it.
 	// The default does not check.
@@ -91,8 +92,8 @@ type field struct {
 	value  float64
 }
 
-// fieldBytes is the memory of a field until its line ends.
-const fieldBytes = int64(unsafe.Sizeof(field{}))
+// fieldBytes is the memory of a field until its line ends, and of its line number.
+const fieldBytes = int64(unsafe.Sizeof(field{})) + 4
 
 // fault is the reason why a line is rejected.
 type fault struct {
@@ -105,12 +106,12 @@ func faultf(reason ingest.Reason, format string, args ...any) *fault {
 }
 
 // decode adds the samples of a body to the batch, which keeps views into the body. A faulty line
-// counts as one rejected measurement, see lineOf; the other lines are kept. The result counts other
+// counts as one rejected measurement; the other lines are kept. The result counts other
 // losses.
 func (d *decoder) decode(body []byte, opts settings, b *ingest.Batch) losses {
 	opts.Unit = cmp.Or(opts.Unit, time.Nanosecond)
 	d.opts, d.b, d.s, d.line, d.loss = opts, b, unsafe.String(unsafe.SliceData(body), len(body)), 1, losses{}
-	d.last = 0
+	d.lines = nil // the reply has those of the previous body
 	for i := 0; i < len(d.s) && !b.TooMany(); {
 		i = d.next(i)
 	}
@@ -148,29 +149,10 @@ func (d *decoder) next(i int) int {
 		return i
 	}
 	if d.b.Reject(f.reason, "%s", f.message) {
-		d.last = line
+		d.lines = append(d.lines, int32(line))
 	}
 	return d.endOfLine(i)
 }
-
-// lineOf returns the number, from 1, of the line that has the given measurement, as decode counts
-// measurements. It decodes everything before the measurement again and discards it.
-func lineOf(body []byte, opts settings, measurement int) int {
-	var b ingest.Batch
-	d := decoder{opts: opts, b: &b, s: unsafe.String(unsafe.SliceData(body), len(body)), line: 1}
-	d.opts.Unit = cmp.Or(opts.Unit, time.Nanosecond)
-	for i := 0; i < len(d.s) && measurement >= 0; {
-		i = d.next(i)
-		if n := b.Len(); n > measurement || n >= lineBatch {
-			measurement -= n
-			b.Reset()
-		}
-	}
-	return d.last
-}
-
-// lineBatch is the number of measurements that lineOf holds at once, apart from those of one line.
-const lineBatch = 1 << 10
 
 // wholeLines returns the complete lines of a body: the last line may be cut off.
 func wholeLines(body []byte) []byte { return body[:bytes.LastIndexByte(body, '\n')+1] }
@@ -213,7 +195,7 @@ func (d *decoder) point(i int) (int, *fault) {
 		}
 		return i, faultf(ingest.ReasonInvalidLabel, "%s must be escaped", d.quote(i))
 	}
-	if i, f = d.readFields(d.names.of(measurement), d.spaces(i)); f != nil {
+	if i, f = d.readFields(measurement, d.spaces(i)); f != nil {
 		return i, f
 	}
 	i, timeMs, f := d.time(d.spaces(i))
@@ -230,7 +212,7 @@ func (d *decoder) point(i int) (int, *fault) {
 		if !d.b.Add(timeMs, d.fields[n].value) {
 			break
 		}
-		d.last = line
+		d.lines = append(d.lines, int32(line))
 		if c := d.fields[n].clash; c != nil {
 			d.loss.SameName++
 			d.loss.Clash = c.String()
@@ -267,7 +249,7 @@ func (d *decoder) tags(i int) (int, *fault) {
 	return i, nil
 }
 
-func (d *decoder) readFields(n *fieldNames, i int) (int, *fault) {
+func (d *decoder) readFields(measurement string, i int) (int, *fault) {
 	d.fields, d.strings = d.fields[:0], 0
 	for {
 		at := i
@@ -297,7 +279,7 @@ func (d *decoder) readFields(n *fieldNames, i int) (int, *fault) {
 			if !d.b.Charge(fieldBytes) {
 				return i, nil
 			}
-			name, c := d.names.metric(n, len(d.fields), key, d.b, d.clashes)
+			name, c := d.names.metric(measurement, key, d.b, d.clashes)
 			d.fields = append(d.fields, field{name, c, v})
 		}
 		if i >= len(d.s) || d.s[i] != ',' {

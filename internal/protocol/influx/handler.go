@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/cespare/xxhash/v2"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/quern/quern/internal/access"
@@ -17,7 +16,6 @@ import (
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/protocol/push"
 	"github.com/quern/quern/internal/protocol/respond"
-	"github.com/quern/quern/internal/wire/excerpt"
 )
 
 // version is the InfluxDB version reported to clients, which decide by it what they may send.
@@ -27,8 +25,7 @@ const version = "1.8.10-quern"
 type request struct {
 	settings
 
-	place place
-	body  []byte // set when the body is decoded
+	lines []int32 // of the measurements, once the body is decoded
 }
 
 const (
@@ -37,43 +34,6 @@ const (
 	// defaultPolicy is the retention policy of InfluxDB 1 that applies if a request names none.
 	defaultPolicy = "autogen"
 )
-
-// place is the part of a request's target that does not become a label.
-type place struct{ org, bucket string }
-
-func (p place) String() string {
-	return fmt.Sprintf("bucket or retention policy %s of organization %s", excerpt.Quoted(p.bucket), excerpt.Quoted(p.org))
-}
-
-// buckets detects writes to several buckets whose series are stored as those of one, so that
-// equal series overwrite each other. The zero value is empty.
-type buckets struct {
-	mu    sync.Mutex
-	first map[uint64]place // by the hash of the labels that the request adds to its series
-}
-
-// maxBuckets bounds the label sets that are remembered.
-const maxBuckets = 1 << 10
-
-// mixed describes the two places that are stored as one, "" if the request's place is the first or
-// the same.
-func (b *buckets) mixed(req *request) string {
-	labels := xxhash.Sum64String(metric.Labels(req.Labels).String())
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	first, ok := b.first[labels]
-	switch {
-	case ok && first == req.place:
-		return ""
-	case ok:
-		return fmt.Sprintf("%s and %s are stored together, and equal series overwrite each other: "+
-			"set --influx-bucket-label to give series a label that tells buckets apart", req.place, first)
-	case b.first == nil || len(b.first) >= maxBuckets:
-		b.first = make(map[uint64]place)
-	}
-	b.first[labels] = place{org: strings.Clone(req.place.org), bucket: strings.Clone(req.place.bucket)}
-	return ""
-}
 
 type requestKey struct{}
 
@@ -101,7 +61,6 @@ func Register(in *push.Intake, opts Options, to *route.Table, take func(h http.H
 	}
 	var decoders sync.Pool // *decoder
 	var clashes clashMemory
-	var seen buckets
 	write := func(refuse push.Refusal) http.Handler {
 		return opts.parse(refuse, &push.Endpoint{
 			Intake:  in,
@@ -113,14 +72,11 @@ func Register(in *push.Intake, opts Options, to *route.Table, take func(h http.H
 					d = &decoder{clashes: &clashes}
 				}
 				req := requestOf(r)
-				req.body = body
 				loss := d.decode(body, req.settings, b)
+				req.lines = d.lines
 				decoders.Put(d)
 				ignored.Add(float64(loss.Strings))
 				in.Unkept.Note(r, push.SameName, loss.SameName, loss.Clash)
-				if message := seen.mixed(req); message != "" {
-					in.Unkept.Note(r, push.SeveralBuckets, b.Len(), message)
-				}
 				return nil
 			},
 			Refuse: refuse,
@@ -158,15 +114,9 @@ func (o *Options) parse(refuse push.Refusal, next http.Handler) http.Handler {
 			req.Labels = append(req.Labels, metric.Label{Name: dbLabel, Value: db})
 		}
 		// A bucket of InfluxDB 2 corresponds to a database with a retention policy in InfluxDB 1.
-		bucket := cmp.Or(query.Get("bucket"), query.Get("rp"))
-		if bucket == defaultPolicy {
-			bucket = ""
+		if bucket := cmp.Or(query.Get("bucket"), query.Get("rp")); o.BucketLabel != "" && bucket != "" && bucket != defaultPolicy {
+			req.Labels = append(req.Labels, metric.Label{Name: o.BucketLabel, Value: bucket})
 		}
-		if name := o.BucketLabel; name != "" && bucket != "" {
-			req.Labels = append(req.Labels, metric.Label{Name: name, Value: bucket})
-			bucket = ""
-		}
-		req.place = place{org: cmp.Or(query.Get("org"), query.Get("orgID")), bucket: bucket}
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), requestKey{}, req)))
 	})
 }
@@ -182,7 +132,7 @@ func complaint(req *request, result ingest.Result, broken error) string {
 	if n := len(result.Rejected); n > 0 {
 		first := result.Rejected[0]
 		what = append(what, fmt.Sprintf("%d rejected, the first in line %d: %s (%s)",
-			n, lineOf(req.body, req.settings, first.Index), first.Message, first.Reason))
+			n, req.lines[first.Index], first.Message, first.Reason))
 	}
 	if broken != nil {
 		what = append(what, fmt.Sprintf("cannot read the body to its end: %s", broken))

@@ -34,7 +34,6 @@ func Register(reg prometheus.Registerer, cs ...prometheus.Collector) error {
 const (
 	sameMillisecond = "same_millisecond" // another sample of the series with the same time replaced it
 	SameName        = "same_name"        // fields of two measurements map to one metric
-	SeveralBuckets  = "several_buckets"  // several databases are stored as one
 )
 
 const (
