@@ -1,7 +1,9 @@
 package push
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"sync"
 	"time"
@@ -60,7 +62,7 @@ func (p *Endpoint) serve(w http.ResponseWriter, r *http.Request, body *Received,
 	}
 	broken := p.Decode(r, data, b)
 	if body.Broken != nil {
-		broken = body.Broken // the cause of any decoding error
+		broken = body.interrupted(broken)
 	}
 	if err := b.Err(); err != nil {
 		code, message := p.Stopped(w, err)
@@ -82,6 +84,23 @@ func (p *Endpoint) serve(w http.ResponseWriter, r *http.Request, body *Received,
 	}
 	p.notice(r, result)
 	p.Reply(w, r, result, broken)
+}
+
+// interrupted describes a body that broke off, with the error that decoding what arrived of it gave, if any.
+func (b *Received) interrupted(decoding error) error {
+	name, cause := "the body", b.Broken
+	if b.Encoding != Identity {
+		name = fmt.Sprintf("the %s body", b.Encoding)
+	}
+	if errors.Is(cause, io.ErrUnexpectedEOF) {
+		cause = fmt.Errorf("%s ends early", name)
+	} else {
+		cause = fmt.Errorf("%s cannot be read to its end: %w", name, cause)
+	}
+	if decoding != nil {
+		return fmt.Errorf("%w (%w)", decoding, cause)
+	}
+	return cause
 }
 
 // notice tells operators what the sender does not learn.
