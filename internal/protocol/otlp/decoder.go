@@ -31,9 +31,9 @@ const (
 	// message, and a comma precedes a number or a text.
 	objectBytes = 256
 	commaBytes  = 16
-	// growth is how many times the size of its message an object takes at most: an empty data point has two
-	// bytes.
-	growth = 64
+	// growth is how many times the size of its message an object may take. Measured: 100 for a histogram of empty data
+	// points, each of which has two bytes.
+	growth = 100
 )
 
 // settings configure a decoder.

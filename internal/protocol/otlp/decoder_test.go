@@ -403,7 +403,7 @@ func TestEmptyMessages(t *testing.T) {
 			b := ingest.Batch{Allowance: ingest.Allowance{Max: (n - 1) * ingest.MessageBytes}}
 			require.NoError(t, newDecoder(options()).fromProtobuf(body, &b))
 			require.ErrorIs(t, b.Err(), ingest.ErrTooLarge)
-			b = ingest.Batch{Allowance: ingest.Allowance{Max: 5 * n * ingest.MessageBytes}}
+			b = ingest.Batch{Allowance: ingest.Allowance{Max: 8 * n * ingest.MessageBytes}}
 			require.NoError(t, newDecoder(options()).fromProtobuf(body, &b))
 			require.NoError(t, b.Err())
 			if name == "attributes" {
