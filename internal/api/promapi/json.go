@@ -6,9 +6,9 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"unicode/utf8"
+	"strings"
 
-	"github.com/prometheus/prometheus/model/histogram"
+	"github.com/go-faster/jx"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
@@ -43,17 +43,9 @@ const chunkBytes = 256 << 10
 // writer sends an answer while it is encoded. A write error means that the client has gone, so
 // nobody needs the error or the rest.
 type writer struct {
-	b    []byte
+	jx.Writer
 	out  http.ResponseWriter
 	gone bool
-}
-
-func (w *writer) spill() {
-	if len(w.b) >= chunkBytes {
-		_, err := w.out.Write(w.b)
-		w.gone = err != nil
-		w.b = w.b[:0]
-	}
 }
 
 // list writes an array of n elements; one writes each.
@@ -63,49 +55,56 @@ func (w *writer) list(n int, one func(i int)) {
 
 // between writes n elements, or members of an object, each by one.
 func (w *writer) between(begin, end byte, n int, one func(i int)) {
-	w.b = append(w.b, begin)
+	w.Buf = append(w.Buf, begin)
 	for i := range n {
 		if i > 0 {
-			w.b = append(w.b, ',')
+			w.Comma()
 		}
 		one(i)
-		if w.spill(); w.gone {
+		if len(w.Buf) >= chunkBytes {
+			_, err := w.out.Write(w.Buf)
+			w.gone = err != nil
+			w.Buf = w.Buf[:0]
+		}
+		if w.gone {
 			return
 		}
 	}
-	w.b = append(w.b, end)
+	w.Buf = append(w.Buf, end)
 }
 
-// reply sends an answer. Large answers are encoded by hand, the rest by encoding/json.
+// reply sends an answer. Large answers are sent as they are encoded, the rest is left to encoding/json.
 func reply(out http.ResponseWriter, ans answer, querier *query.Querier, warnings, infos []string) {
 	out.Header().Set("Content-Type", "application/json")
 	w := &writer{out: out}
-	w.b = append(w.b, `{"status":"success","data":`...)
+	w.RawStr(`{"status":"success","data":`)
 	switch v := ans.data.(type) {
 	case evaluated:
-		w.b = slices.Grow(w.b, min(chunkBytes, v.bytes()))
+		w.Buf = slices.Grow(w.Buf, min(chunkBytes, v.bytes()))
 		w.evaluated(v)
 	case seriesList:
-		w.list(len(v), func(i int) { w.b = appendLabels(w.b, v[i].Labels()) })
+		w.list(len(v), func(i int) { w.labels(v[i].Labels()) })
 	case wordList:
-		w.list(len(v), func(i int) { w.b = appendString(w.b, v[i]) })
+		w.list(len(v), func(i int) { w.text(v[i]) })
 	case metadataList:
 		w.metadata(v)
 	default:
-		w.b = appendJSON(w.b, v)
+		w.json(v)
 	}
-	if ans.levels != nil && !w.gone {
+	if ans.levels != nil {
 		w.levels(ans.levels, querier.Ladder())
 	}
 	if len(warnings) > 0 {
-		w.b = appendJSON(append(w.b, `,"warnings":`...), warnings)
+		w.RawStr(`,"warnings":`)
+		w.json(warnings)
 	}
 	if len(infos) > 0 {
-		w.b = appendJSON(append(w.b, `,"infos":`...), infos)
+		w.RawStr(`,"infos":`)
+		w.json(infos)
 	}
-	w.b = append(w.b, '}')
+	w.ObjEnd()
 	if !w.gone {
-		_, _ = out.Write(w.b)
+		_, _ = out.Write(w.Buf)
 	}
 }
 
@@ -116,7 +115,7 @@ func encodeFailure(f *failure, found annotations.Annotations) []byte {
 			said[i] = excerpt.Message(said[i])
 		}
 	}
-	return appendJSON(nil, struct {
+	return marshalled(struct {
 		Status    string   `json:"status"`
 		ErrorType string   `json:"errorType"`
 		Error     string   `json:"error"`
@@ -137,13 +136,15 @@ func replyFailure(out http.ResponseWriter, code int, message []byte) {
 	_, _ = out.Write(message)
 }
 
-func appendJSON(b []byte, v any) []byte {
+func marshalled(v any) []byte {
 	enc, err := json.Marshal(v)
 	if err != nil {
 		panic(err) // a value of this package that JSON cannot represent
 	}
-	return append(b, enc...)
+	return enc
 }
+
+func (w *writer) json(v any) { w.Raw(marshalled(v)) }
 
 // bytes returns about how many bytes the floats of a matrix take in an answer, 0 of other values.
 func (e evaluated) bytes() (n int) {
@@ -156,149 +157,115 @@ func (e evaluated) bytes() (n int) {
 }
 
 func (w *writer) evaluated(e evaluated) {
-	w.b = append(w.b, `{"resultType":"`...)
-	w.b = append(w.b, e.value.Type()...)
-	w.b = append(w.b, `","result":`...)
+	w.RawStr(`{"resultType":"`)
+	w.RawStr(string(e.value.Type()))
+	w.RawStr(`","result":`)
 	switch v := e.value.(type) {
 	case promql.Vector:
-		w.list(len(v), func(i int) { w.sample(&v[i]) })
+		w.list(len(v), func(i int) {
+			w.RawStr(`{"metric":`)
+			w.labels(v[i].Metric)
+			w.RawStr(`,"value":`)
+			w.point(v[i].T, v[i].F)
+			w.ObjEnd()
+		})
 	case promql.Matrix:
 		w.list(len(v), func(i int) { w.series(&v[i]) })
 	case promql.Scalar:
-		w.b = appendPoint(w.b, v.T, v.V)
+		w.point(v.T, v.V)
 	case promql.String:
-		w.b = append(appendTime(append(w.b, '['), v.T), ',')
-		w.b = append(appendString(w.b, v.V), ']')
+		w.ArrStart()
+		w.Buf = appendTime(w.Buf, v.T)
+		w.Comma()
+		w.text(v.V)
+		w.ArrEnd()
 	}
 	if e.stats != nil {
-		w.b = append(w.b, `,"stats":`...)
-		w.b = appendJSON(w.b, e.stats)
+		w.RawStr(`,"stats":`)
+		w.json(e.stats)
 	}
-	w.b = append(w.b, '}')
+	w.ObjEnd()
 }
 
 // levels writes from where each selector was read. Times are in seconds, as those of samples.
-func (w *writer) levels(of *query.Levels, ladder metric.Ladder) {
-	all, more := of.List()
-	w.b = append(w.b, `,"levels":`...)
+func (w *writer) levels(from *query.Levels, ladder metric.Ladder) {
+	type part struct {
+		Level   string  `json:"level"`
+		Start   float64 `json:"start"`
+		End     float64 `json:"end"`
+		Series  int     `json:"series"`
+		Late    bool    `json:"late"`
+		Partial bool    `json:"partial"`
+	}
+	type selector struct {
+		Selector string `json:"selector"`
+		Parts    []part `json:"parts"`
+		Cut      bool   `json:"cut,omitempty"`
+	}
+	all, more := from.List()
+	w.RawStr(`,"levels":`)
 	w.list(len(all), func(i int) {
-		s := &all[i]
-		w.b = appendString(append(w.b, `{"selector":`...), s.Selector)
-		w.b = append(w.b, `,"parts":`...)
-		w.list(len(s.Parts), func(i int) {
-			p := &s.Parts[i]
-			w.b = appendString(append(w.b, `{"level":`...), ladder.Name(p.Bucket))
-			w.b = appendTime(append(w.b, `,"start":`...), p.StartMs)
-			w.b = appendTime(append(w.b, `,"end":`...), p.EndMs)
-			w.b = strconv.AppendInt(append(w.b, `,"series":`...), int64(p.Series), 10)
-			w.b = strconv.AppendBool(append(w.b, `,"late":`...), p.Late)
-			w.b = strconv.AppendBool(append(w.b, `,"partial":`...), p.Partial)
-			w.b = append(w.b, '}')
-		})
-		if s.Cut {
-			w.b = append(w.b, `,"cut":true`...)
+		out := selector{all[i].Selector, make([]part, len(all[i].Parts)), all[i].Cut}
+		for n, p := range all[i].Parts {
+			out.Parts[n] = part{ladder.Name(p.Bucket), float64(p.StartMs) / 1000, float64(p.EndMs) / 1000, p.Series, p.Late, p.Partial}
 		}
-		w.b = append(w.b, '}')
+		w.json(out)
 	})
 	if more > 0 {
-		w.b = strconv.AppendInt(append(w.b, `,"levelsCut":`...), int64(more), 10)
+		w.RawStr(`,"levelsCut":`)
+		w.Int(more)
 	}
 }
 
 func (w *writer) metadata(all metadataList) {
 	w.between('{', '}', len(all), func(i int) {
-		w.b = append(appendString(w.b, all[i][0].Name), ':')
+		w.text(all[i][0].Name)
+		w.RawStr(":")
 		w.list(len(all[i]), func(n int) {
 			m := &all[i][n]
-			w.b = appendString(append(w.b, `{"type":`...), m.Type.String())
-			w.b = appendString(append(w.b, `,"help":`...), m.Help)
-			w.b = append(appendString(append(w.b, `,"unit":`...), m.Unit), '}')
+			w.RawStr(`{"type":`)
+			w.text(m.Type.String())
+			w.RawStr(`,"help":`)
+			w.text(m.Help)
+			w.RawStr(`,"unit":`)
+			w.text(m.Unit)
+			w.ObjEnd()
 		})
 	})
 }
 
-func (w *writer) sample(s *promql.Sample) {
-	w.b = append(w.b, `{"metric":`...)
-	w.b = appendLabels(w.b, s.Metric)
-	if s.H == nil {
-		w.b = appendPoint(append(w.b, `,"value":`...), s.T, s.F)
-	} else {
-		w.b = appendHistogramPoint(append(w.b, `,"histogram":`...), s.T, s.H)
-	}
-	w.b = append(w.b, '}')
-}
-
 func (w *writer) series(s *promql.Series) {
-	w.b = append(w.b, `{"metric":`...)
-	w.b = appendLabels(w.b, s.Metric)
+	w.RawStr(`{"metric":`)
+	w.labels(s.Metric)
 	if len(s.Floats) > 0 {
-		w.b = append(w.b, `,"values":`...)
-		w.list(len(s.Floats), func(i int) { w.b = appendPoint(w.b, s.Floats[i].T, s.Floats[i].F) })
+		w.RawStr(`,"values":`)
+		w.list(len(s.Floats), func(i int) { w.point(s.Floats[i].T, s.Floats[i].F) })
 	}
-	if len(s.Histograms) > 0 {
-		w.b = append(w.b, `,"histograms":`...)
-		w.list(len(s.Histograms), func(i int) { w.b = appendHistogramPoint(w.b, s.Histograms[i].T, s.Histograms[i].H) })
-	}
-	w.b = append(w.b, '}')
+	w.ObjEnd()
 }
 
-func appendLabels(b []byte, ls labels.Labels) []byte {
-	b = append(b, '{')
+func (w *writer) labels(ls labels.Labels) {
+	w.ObjStart()
 	first := true
 	ls.Range(func(l labels.Label) {
 		if !first {
-			b = append(b, ',')
+			w.Comma()
 		}
 		first = false
-		b = append(appendString(b, l.Name), ':')
-		b = appendString(b, l.Value)
+		w.text(l.Name)
+		w.RawStr(":")
+		w.text(l.Value)
 	})
-	return append(b, '}')
+	w.ObjEnd()
 }
 
-// appendPoint appends [time, "value"].
-func appendPoint(b []byte, ms int64, v float64) []byte {
-	b = append(appendTime(append(b, '['), ms), ',')
-	return append(appendFloat(b, v), ']')
-}
+// text writes a string. Invalid UTF-8, which an expression can make, becomes U+FFFD.
+func (w *writer) text(s string) { w.Str(strings.ToValidUTF8(s, "\uFFFD")) }
 
-// appendHistogramPoint appends [time, {histogram}], whose buckets are [kind, "lower", "upper",
-// "count"]. kind says which bounds the bucket includes: 0 the upper, 1 the lower, 2 neither, 3
-// both.
-func appendHistogramPoint(b []byte, ms int64, h *histogram.FloatHistogram) []byte {
-	b = append(appendTime(append(b, '['), ms), `,{"count":`...)
-	b = append(appendFloat(b, h.Count), `,"sum":`...)
-	b = appendFloat(b, h.Sum)
-	n := 0
-	for it := h.AllBucketIterator(); it.Next(); {
-		bucket := it.At()
-		if bucket.Count == 0 {
-			continue
-		}
-		if n == 0 {
-			b = append(b, `,"buckets":[`...)
-		} else {
-			b = append(b, ',')
-		}
-		n++
-		kind := byte('2')
-		switch {
-		case bucket.LowerInclusive && bucket.UpperInclusive:
-			kind = '3'
-		case bucket.LowerInclusive:
-			kind = '1'
-		case bucket.UpperInclusive:
-			kind = '0'
-		}
-		b = append(b, '[', kind, ',')
-		b = append(appendFloat(b, bucket.Lower), ',')
-		b = append(appendFloat(b, bucket.Upper), ',')
-		b = append(appendFloat(b, bucket.Count), ']')
-	}
-	if n > 0 {
-		b = append(b, ']')
-	}
-	return append(b, '}', ']')
+// point writes [time, "value"]. All values are floats: there are no histograms in the store, and no function makes one of floats.
+func (w *writer) point(ms int64, v float64) {
+	w.Buf = append(appendTime(append(w.Buf, '['), ms), ',')
+	w.Buf = append(appendFloat(w.Buf, v), ']')
 }
 
 // appendTime appends Unix ms as seconds.
@@ -327,37 +294,5 @@ func appendFloat(b []byte, v float64) []byte {
 	}
 	b = append(b, '"')
 	b = strconv.AppendFloat(b, v, format, -1, 64)
-	return append(b, '"')
-}
-
-const hex = "0123456789abcdef"
-
-// appendString appends s in quotes. Invalid UTF-8 becomes U+FFFD.
-func appendString(b []byte, s string) []byte {
-	b = append(b, '"')
-	for i := 0; i < len(s); {
-		c := s[i]
-		if c >= utf8.RuneSelf {
-			r, n := utf8.DecodeRuneInString(s[i:])
-			b = utf8.AppendRune(b, r)
-			i += n
-			continue
-		}
-		switch {
-		case c == '"' || c == '\\':
-			b = append(b, '\\', c)
-		case c == '\n':
-			b = append(b, '\\', 'n')
-		case c == '\r':
-			b = append(b, '\\', 'r')
-		case c == '\t':
-			b = append(b, '\\', 't')
-		case c < ' ':
-			b = append(b, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
-		default:
-			b = append(b, c)
-		}
-		i++
-	}
 	return append(b, '"')
 }
