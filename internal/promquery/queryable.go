@@ -155,7 +155,7 @@ func (q *querier) Select(
 	// For timestamp(), the engine takes the iterators of all series at once.
 	keep := sortSeries || hints != nil && hints.Func == "timestamp"
 	held := newHeld(ctx, &q.reads, found.groups, q.account, keep)
-	warn = q.prep.reads(matchers, len(found.groups)).Warnings(warn)
+	warn = q.prep.reads(matchers).Warnings(warn)
 	if r := q.prep.of(matchers); r != nil {
 		return newSet(ctx, series, warn, &rowSource{reading: r, q: q.q, warn: warn, loader: newLoader[[]query.Span](held)})
 	}

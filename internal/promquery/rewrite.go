@@ -67,7 +67,7 @@ func (p *preparation) name(e parser.Expr) {
 }
 
 // reads returns where what a selector with the given matchers is read from is recorded, nil for nowhere.
-func (p *preparation) reads(matchers []*labels.Matcher, groups int) *query.Reads {
+func (p *preparation) reads(matchers []*labels.Matcher) *query.Reads {
 	if p == nil || p.levels == nil || len(matchers) == 0 {
 		return nil
 	}
@@ -75,7 +75,7 @@ func (p *preparation) reads(matchers []*labels.Matcher, groups int) *query.Reads
 	if !ok { // the engine's own, such as that of info
 		text = (&parser.VectorSelector{LabelMatchers: matchers}).String()
 	}
-	return p.levels.Selector(text, groups)
+	return p.levels.Selector(text)
 }
 
 // of returns what the selector with the given matchers reads, nil for raw samples.

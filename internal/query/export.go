@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 
-	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/blocks/sketch"
 	"github.com/quern/quern/internal/metric"
 )
@@ -40,7 +38,7 @@ func (q *Querier) Export(ctx context.Context, sels []Selector, startMs, endMs in
 		return nil, err
 	}
 	r.all = func(yield func(Samples, error) bool) {
-		fromMs, toMs := q.sinceMs(metric.Raw, startMs), q.untilMs(ctx, endMs)
+		fromMs, toMs := q.kept(ctx, metric.Raw, startMs, endMs)
 		if fromMs >= toMs {
 			return
 		}
@@ -70,63 +68,8 @@ var errEnough = errors.New("the consumer wants no more")
 // valid during the call. Pieces of a series come in order of time, with pieces of other series between them. The store is not
 // read meanwhile, so with may wait. An error of with ends the reading.
 func (g Group) Pieces(ctx context.Context, fromMs, toMs int64, warn *Warnings, with func(i int, samples []metric.Sample) error) error {
-	fromMs, toMs = g.q.sinceMs(metric.Raw, max(fromMs, minTimeMs)), g.q.untilMs(ctx, min(toMs, maxTimeMs))
-	return g.q.pieces(ctx, g.group, fromMs, toMs, &warn.warnings, with)
-}
-
-// pieces is Group.Pieces.
-func (q *Querier) pieces(
-	ctx context.Context, g group, fromMs, toMs int64, warn *warnings, with func(i int, samples []metric.Sample) error,
-) error {
-	return inParts(fromMs, toMs, func(fromMs, toMs int64) (left metric.Slice, err error) {
-		set := q.set()
-		defer q.giveBack(set)
-		left.StartMs = fromMs
-		for next := q.ladder.SliceAt(metric.Raw, fromMs).StartMs; next < toMs; left.StartMs = next {
-			g.reset(set, fromMs, toMs)
-			if next, err = q.gather(ctx, g, set, next, fromMs, toMs, warn, &left); err != nil {
-				return left, err
-			}
-			for i, samples := range g.in(set) {
-				for piece := range slices.Chunk(samples, pieceSamples) {
-					if err := with(i, piece); err != nil {
-						return left, err
-					}
-				}
-			}
-		}
-		return left, nil
-	})
-}
-
-// gather adds what the slices from sinceMs on have in [fromMs, toMs) to a set, until that has exportSamples, and returns the
-// start of the slice that comes next. Left then ends where the last slice that was read does.
-func (q *Querier) gather(
-	ctx context.Context, g group, set *blocks.SampleSet, sinceMs, fromMs, toMs int64, warn *warnings, left *metric.Slice,
-) (nextMs int64, err error) {
-	most := q.opts.MaxSamples
-	slice := metric.Slice{StartMs: math.MinInt64}
-	for ch, err := range q.chunks(ctx, g, sinceMs, toMs) {
-		if err != nil {
-			return 0, q.readError(metric.Raw, g, err)
-		}
-		if ch.SliceMs != slice.StartMs {
-			if set.Len() >= min(exportSamples, most) {
-				return ch.SliceMs, nil
-			}
-			slice = q.ladder.SliceAt(metric.Raw, ch.SliceMs)
-		}
-		left.EndMs = slice.EndMs
-		in, err := q.open(set, ch.Data, fromMs, toMs)
-		if err != nil {
-			return 0, err
-		}
-		q.addChunk(in, ch, slice, warn)
-		if set.Distinct() > most && toMs-fromMs > 1 {
-			return 0, errTooMany
-		}
-	}
-	return toMs, nil
+	fromMs, toMs = g.q.kept(ctx, metric.Raw, max(fromMs, minTimeMs), min(toMs, maxTimeMs))
+	return g.q.pieces(ctx, g, fromMs, toMs, warn, with)
 }
 
 // Row is a stored roll-up row with the percentiles of its sketch, within 1 %. They are NaN if the
@@ -155,7 +98,7 @@ func (q *Querier) Rollups(ctx context.Context, sels []Selector, level metric.Buc
 		return nil, err
 	}
 	r.all = func(yield func(Row, error) bool) {
-		fromMs, toMs := q.sinceMs(level, startMs), q.untilMs(ctx, endMs)
+		fromMs, toMs := q.kept(ctx, level, startMs, endMs)
 		if fromMs >= toMs {
 			return
 		}
@@ -176,11 +119,11 @@ func (q *Querier) Rollups(ctx context.Context, sels []Selector, level metric.Buc
 				out.P50, out.P90, out.P99 = math.NaN(), math.NaN(), math.NaN()
 				sk.Reset()
 				if err := sk.Merge(row.Sketch); err != nil {
-					r.warnings.add("%s of %s: percentiles are missing: %v", q.rowName(level, row.TimeMs), out.Labels, err)
+					r.warnings.Add("%s of %s: percentiles are missing: %v", q.rowName(level, row.TimeMs), out.Labels, err)
 				} else {
 					var off error
 					if out.P50, out.P90, out.P99, off = percentiles(&sk, row.Min, row.Max); off != nil {
-						r.warnings.add("%s of %s: percentiles: %v", q.rowName(level, row.TimeMs), out.Labels, off)
+						r.warnings.Add("%s of %s: percentiles: %v", q.rowName(level, row.TimeMs), out.Labels, off)
 					}
 				}
 				if !yield(out, nil) {

@@ -23,7 +23,7 @@ const (
 // concurrent use.
 //
 //  1. What is recorded is what the readers of samples and rows were told to read. No plan is made for the record.
-//  2. A group counts once for a selector, also if it is read again.
+//  2. A part of a group counts once for a selector, also if it is read again.
 //  3. What is held is bounded. Beyond the bounds the record says that it is cut.
 type Levels struct {
 	mu    sync.Mutex
@@ -50,10 +50,16 @@ type Reads struct {
 	levels *Levels
 	text   string
 
-	// The rest is guarded by the mutex of levels. counted are the groups that count, as bits by place.
-	counted []uint64
+	// The rest is guarded by the mutex of levels.
+	counted map[countedPart]bool
 	edges   map[edge]int
 	cut     bool
+}
+
+// countedPart is a group from a time on, which has been read.
+type countedPart struct {
+	place  int
+	fromMs int64
 }
 
 // edge is a time at which the number of series of a kind changes that are read from a bucket.
@@ -71,8 +77,8 @@ const (
 	edgePartial
 )
 
-// Selector begins to record a selector that is read in so many groups.
-func (l *Levels) Selector(text string, groups int) *Reads {
+// Selector begins to record a selector.
+func (l *Levels) Selector(text string) *Reads {
 	if l == nil {
 		return nil
 	}
@@ -85,7 +91,7 @@ func (l *Levels) Selector(text string, groups int) *Reads {
 		l.more++
 		return nil
 	}
-	r := &Reads{levels: l, text: text, counted: make([]uint64, (groups+63)/64), edges: make(map[edge]int)}
+	r := &Reads{levels: l, text: text, counted: make(map[countedPart]bool), edges: make(map[edge]int)}
 	l.all = append(l.all, r)
 	return r
 }
@@ -95,21 +101,21 @@ func (r *Reads) Warnings(warn *Warnings) *Warnings {
 	if r == nil {
 		return warn
 	}
-	return &Warnings{warnings{with: &warn.warnings, reads: r}}
+	return &Warnings{with: warn, reads: r}
 }
 
-// of returns where a reading of the group is recorded: nowhere if it has been before.
-func (r *Reads) of(g Group) *Reads {
+// once returns where a reading of the group from a time on is recorded: nowhere if it has been before.
+func (r *Reads) once(g Group, fromMs int64) *Reads {
 	if r == nil {
 		return nil
 	}
 	r.levels.mu.Lock()
 	defer r.levels.mu.Unlock()
-	word, bit := &r.counted[g.place/64], uint64(1)<<(g.place%64)
-	if *word&bit != 0 {
+	part := countedPart{g.place, fromMs}
+	if r.counted[part] {
 		return nil
 	}
-	*word |= bit
+	r.counted[part] = true
 	return r
 }
 

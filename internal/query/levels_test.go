@@ -27,7 +27,7 @@ func TestLevelsOfGroups(t *testing.T) {
 
 	var levels query.Levels
 	all, some := new(query.Warnings), new(query.Warnings)
-	reads := levels.Selector("cpu", len(groups))
+	reads := levels.Selector("cpu")
 	warn := reads.Warnings(all)
 	read := func(g query.Group, warn *query.Warnings, fromMs int64) {
 		t.Helper()
@@ -38,7 +38,7 @@ func TestLevelsOfGroups(t *testing.T) {
 			read(g, warn, noon-2*hour)
 		}
 	}
-	other := levels.Selector("cpu[5m]", len(groups)).Warnings(some)
+	other := levels.Selector("cpu[5m]").Warnings(some)
 	read(groups[2], other, noon-hour)
 	warn.Add("text")
 	other.Add("other text")
@@ -68,13 +68,13 @@ func TestLevelsAreBounded(t *testing.T) {
 	require.Len(t, groups, 9000)
 
 	var levels query.Levels
-	reads := levels.Selector(strings.Repeat("é", 5000), len(groups))
+	reads := levels.Selector(strings.Repeat("é", 5000))
 	for i, g := range groups { // each has its own time
 		fromMs := noon - 200*hour + int64(2*i)
 		require.NoError(t, g.Samples(t.Context(), fromMs, fromMs+1, reads.Warnings(new(query.Warnings)), nil, nil))
 	}
 	for range 150 {
-		levels.Selector("more", 1)
+		levels.Selector("more")
 	}
 	list, more := levels.List()
 	require.Equal(t, 51, more)
@@ -87,7 +87,7 @@ func TestLevelsAreBounded(t *testing.T) {
 
 	// Without a record there is nothing.
 	var nothing *query.Levels
-	require.Nil(t, nothing.Selector("x", 1))
+	require.Nil(t, nothing.Selector("x"))
 	plain := new(query.Warnings)
-	require.Same(t, plain, nothing.Selector("x", 1).Warnings(plain))
+	require.Same(t, plain, nothing.Selector("x").Warnings(plain))
 }

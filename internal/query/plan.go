@@ -50,7 +50,7 @@ type planner struct {
 // planner finds out what there is to read now in [startMs, endMs) at the given levels. A warning
 // says when it may not know all late data.
 func (q *Querier) planner(
-	ctx context.Context, startMs, endMs int64, levels []metric.Bucket, warn *warnings,
+	ctx context.Context, startMs, endMs int64, levels []metric.Bucket, warn *Warnings,
 ) (*planner, error) {
 	nowMs := q.nowMs()
 	n := int(q.ladder.Top()) + 1
@@ -142,7 +142,7 @@ func (q *Querier) unread(open []storage.SliceKey, err error, coarsest metric.Buc
 
 // addLate loads the late data into the planner. It MUST run before slice states are read; see
 // package late.
-func (q *Querier) addLate(ctx context.Context, p *planner, startMs, endMs int64, warn *warnings) error {
+func (q *Querier) addLate(ctx context.Context, p *planner, startMs, endMs int64, warn *Warnings) error {
 	if q.opts.Late == nil {
 		return nil
 	}
@@ -151,7 +151,7 @@ func (q *Querier) addLate(ctx context.Context, p *planner, startMs, endMs int64,
 	case view == nil: // nobody waited for it
 		return err
 	case err != nil:
-		warn.add("incomplete: late samples may be missing from roll-up rows: %v", err)
+		warn.Add("incomplete: late samples may be missing from roll-up rows: %v", err)
 		for _, b := range p.ladder.Levels() {
 			warn.reads.late(b, startMs, endMs)
 		}
@@ -164,7 +164,7 @@ func (q *Querier) addLate(ctx context.Context, p *planner, startMs, endMs int64,
 }
 
 // of returns the planner for the series of some groups: late data differs by block.
-func (p *planner) of(groups ...group) *planner {
+func (p *planner) of(groups ...Group) *planner {
 	if p.late == nil {
 		return p
 	}
@@ -198,10 +198,10 @@ func (p *planner) of(groups ...group) *planner {
 
 // forGroups returns a function that applies cut to the planner of each call's groups. All groups
 // without late data share one result.
-func (p *planner) forGroups(warn *warnings, cut func(*planner) []part) func(groups ...group) []part {
+func (p *planner) forGroups(warn *Warnings, cut func(*planner) []part) func(groups ...Group) []part {
 	most := cut(p)
 	p.warnUnground(most, warn)
-	return func(groups ...group) []part {
+	return func(groups ...Group) []part {
 		own := p.of(groups...)
 		if own == p {
 			return most
@@ -214,7 +214,7 @@ func (p *planner) forGroups(warn *warnings, cut func(*planner) []part) func(grou
 
 // warnUnground names the rows that the parts read before they are ground, because nothing finer is
 // left.
-func (p *planner) warnUnground(parts []part, warn *warnings) {
+func (p *planner) warnUnground(parts []part, warn *Warnings) {
 	for _, part := range parts {
 		if part.bucket == metric.Raw {
 			continue
@@ -228,7 +228,7 @@ func (p *planner) warnUnground(parts []part, warn *warnings) {
 			for n < len(all) && all[n] < part.toMs && all[n] == all[n-1]+width {
 				n++
 			}
-			warn.add("incomplete: samples from %s to %s are not yet ground into the %s rows",
+			warn.Add("incomplete: samples from %s to %s are not yet ground into the %s rows",
 				metric.Slice{StartMs: all[0]}, metric.Slice{StartMs: all[n-1] + width}, p.ladder.Name(part.bucket))
 			warn.reads.late(part.bucket, all[0], all[n-1]+width)
 			all = all[n:]
@@ -238,15 +238,15 @@ func (p *planner) warnUnground(parts []part, warn *warnings) {
 
 // lateRows returns a function that warns, for each group, of the rows of a level in [fromMs, toMs)
 // that lack late data. It serves requests for exactly these rows.
-func (q *Querier) lateRows(ctx context.Context, level metric.Bucket, fromMs, toMs int64, warn *warnings) (func(g group), error) {
+func (q *Querier) lateRows(ctx context.Context, level metric.Bucket, fromMs, toMs int64, warn *Warnings) (func(g Group), error) {
 	p := &planner{ladder: q.ladder, ungroundMs: make([][]int64, q.ladder.Top()+1)}
 	if fromMs >= toMs {
-		return func(group) {}, nil
+		return func(Group) {}, nil
 	}
 	if err := q.addLate(ctx, p, fromMs, toMs, warn); err != nil {
 		return nil, err
 	}
-	return func(g group) { p.of(g).warnUnground([]part{{bucket: level, fromMs: fromMs, toMs: toMs}}, warn) }, nil
+	return func(g Group) { p.of(g).warnUnground([]part{{bucket: level, fromMs: fromMs, toMs: toMs}}, warn) }, nil
 }
 
 // keptMs returns the time from which each bucket is whole, rounded up to a row of the next bucket.

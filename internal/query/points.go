@@ -101,7 +101,7 @@ func (q *Querier) Points(ctx context.Context, sels []Selector, rng Range) (*Resu
 	}
 	untilMs := q.untilMs(ctx, rng.EndMs)
 	parts := p.forGroups(&r.warnings, func(p *planner) []part { return p.plan(rng.StartMs, untilMs, levels, borders) })
-	r.all = inOrder(ctx, q, groups, func(ctx context.Context, g group) ([]SeriesPoints, error) {
+	r.all = inOrder(ctx, q, groups, func(ctx context.Context, g Group) ([]SeriesPoints, error) {
 		return q.groupPoints(ctx, g, rng, parts(g), &r.warnings)
 	})
 	return r, nil
@@ -126,10 +126,10 @@ func (q *Querier) fitting(rng Range) ([]metric.Bucket, func(tMs int64) int64) {
 	}
 }
 
-func (q *Querier) groupPoints(ctx context.Context, g group, rng Range, parts []part, warn *warnings) ([]SeriesPoints, error) {
+func (q *Querier) groupPoints(ctx context.Context, g Group, rng Range, parts []part, warn *Warnings) ([]SeriesPoints, error) {
 	cells := make([]Point, len(g.ids)*rng.N)
 	some := make([]bool, len(g.ids))
-	err := q.read(ctx, g, parts, warn, func(i int, samples []metric.Sample) error {
+	err := q.read(ctx, g, parts, warn, nil, func(i int, samples []metric.Sample) error {
 		some[i] = rng.addSamples(cells[i*rng.N:(i+1)*rng.N], samples) || some[i]
 		return nil
 	}, func(_ metric.Bucket, row groupRow) error {

@@ -180,7 +180,7 @@ func (q *Querier) Since(ctx context.Context, ids []metric.ScheduleID, fromMs int
 	if fromMs <= minTimeMs {
 		return ids, nil
 	}
-	return q.kept(ctx, ids, max(dayOf(fromMs), q.firstDay()), &warn.warnings)
+	return q.seenSince(ctx, ids, max(dayOf(fromMs), q.firstDay()), warn)
 }
 
 // Forget makes Since look again for series whose samples were deleted.
@@ -188,7 +188,7 @@ func (q *Querier) Forget(ids []metric.ScheduleID) { q.opts.Sightings.Forget(ids)
 
 // Left keeps the series of ids, which are sorted, that have or may have any data.
 func (q *Querier) Left(ctx context.Context, ids []metric.ScheduleID) ([]metric.ScheduleID, error) {
-	return q.kept(ctx, ids, q.firstDay(), new(warnings))
+	return q.seenSince(ctx, ids, q.firstDay(), new(Warnings))
 }
 
 // Gone counts the series of ids, which are sorted, that have no data left. Nil ids stand for all
@@ -230,7 +230,7 @@ type sighted struct {
 	said []string
 }
 
-func (q *Querier) kept(ctx context.Context, ids []metric.ScheduleID, day int32, warn *warnings) ([]metric.ScheduleID, error) {
+func (q *Querier) seenSince(ctx context.Context, ids []metric.ScheduleID, day int32, warn *Warnings) ([]metric.ScheduleID, error) {
 	s := q.opts.Sightings
 	beganMs := q.nowMs()
 	seen, unknown, untilMs, edition := s.since(ids, day, beganMs)
@@ -267,8 +267,8 @@ func (q *Querier) hash(ids []metric.ScheduleID) uint64 {
 
 // stretch is a time that is looked through.
 type stretch struct {
-	parts func(groups ...group) []part
-	plan  *warnings
+	parts func(groups ...Group) []part
+	plan  *Warnings
 }
 
 // look looks for samples of series, which are sorted, from a day on and before untilMs. For each
@@ -287,7 +287,7 @@ func (q *Querier) look(
 		if fromMs = max(fromMs, startMs(day)); fromMs >= untilMs {
 			continue
 		}
-		toMs, plan := untilMs, new(warnings)
+		toMs, plan := untilMs, new(Warnings)
 		p, err := q.planner(ctx, fromMs, toMs, levels, plan)
 		if err != nil {
 			return sighted{}, err
@@ -296,8 +296,8 @@ func (q *Querier) look(
 		untilMs = fromMs
 	}
 	var found sighted
-	warn := new(warnings)
-	for there, err := range inOrder(ctx, q, q.grouped(ids, math.MaxInt), func(ctx context.Context, g group) ([]metric.ScheduleID, error) {
+	warn := new(Warnings)
+	for there, err := range inOrder(ctx, q, q.grouped(ids, math.MaxInt), func(ctx context.Context, g Group) ([]metric.ScheduleID, error) {
 		on, whole, err := q.lookIn(ctx, g, all, warn)
 		if err != nil {
 			return nil, err
@@ -317,22 +317,22 @@ func (q *Querier) look(
 		found.ids = append(found.ids, there)
 	}
 	for _, s := range all {
-		warn.merge(s.plan.list())
+		warn.merge(s.plan.List())
 	}
-	found.said = warn.list()
+	found.said = warn.List()
 	return found, nil
 }
 
 // lookIn looks for the series of a group.
-func (q *Querier) lookIn(ctx context.Context, g group, all []stretch, warn *warnings) (on []int32, whole bool, err error) {
+func (q *Querier) lookIn(ctx context.Context, g Group, all []stretch, warn *Warnings) (on []int32, whole bool, err error) {
 	on, whole = make([]int32, len(g.ids)), true
 	for _, s := range all {
 		if missing(on) {
-			damage := new(warnings)
+			damage := new(Warnings)
 			if err := q.lookAt(ctx, g, on, s.parts(g), damage); err != nil {
 				return nil, false, err
 			}
-			if said := damage.list(); len(said) > 0 {
+			if said := damage.List(); len(said) > 0 {
 				for i := range on {
 					if on[i] == 0 {
 						on[i] = unsure
@@ -341,7 +341,7 @@ func (q *Querier) lookIn(ctx context.Context, g group, all []stretch, warn *warn
 				warn.merge(said)
 			}
 		}
-		whole = whole && len(s.plan.list()) == 0
+		whole = whole && len(s.plan.List()) == 0
 	}
 	return on, whole, nil
 }
@@ -352,7 +352,7 @@ func missing(on []int32) bool {
 }
 
 // lookAt reads rows before samples, since there are many more samples.
-func (q *Querier) lookAt(ctx context.Context, g group, on []int32, parts []part, warn *warnings) error {
+func (q *Querier) lookAt(ctx context.Context, g Group, on []int32, parts []part, warn *Warnings) error {
 	for _, part := range slices.Backward(parts) {
 		if part.bucket == metric.Raw || !missing(on) {
 			continue
@@ -368,7 +368,7 @@ func (q *Querier) lookAt(ctx context.Context, g group, on []int32, parts []part,
 		if part.bucket != metric.Raw || !missing(on) {
 			continue
 		}
-		if err := q.rawSlices(ctx, g, part.fromMs, part.toMs, warn, nil, func(i int, samples []metric.Sample) error {
+		if err := q.samples(ctx, g, part.fromMs, part.toMs, warn, nil, func(i int, samples []metric.Sample) error {
 			on[i] = max(on[i], dayOf(samples[len(samples)-1].TimeMs))
 			return nil
 		}); err != nil {
@@ -388,7 +388,7 @@ func (q *Querier) GroupsSince(ctx context.Context, fromMs int64, warn *Warnings,
 	if ids, err = q.Since(ctx, ids, fromMs, warn); err != nil {
 		return nil, err
 	}
-	return q.asGroups(ids), nil
+	return q.grouped(ids, math.MaxInt), nil
 }
 
 // LabelNames returns the label names of the series that match any of the selectors and have samples

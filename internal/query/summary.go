@@ -45,17 +45,17 @@ func (q *Querier) Summary(ctx context.Context, sels []Selector, startMs, endMs i
 	}
 	untilMs := q.untilMs(ctx, endMs)
 	parts := p.forGroups(&r.warnings, func(p *planner) []part { return p.plan(startMs, untilMs, levels, nil) })
-	r.all = inOrder(ctx, q, groups, func(ctx context.Context, g group) ([]Summary, error) {
+	r.all = inOrder(ctx, q, groups, func(ctx context.Context, g Group) ([]Summary, error) {
 		return q.groupSummary(ctx, g, parts(g), &r.warnings)
 	})
 	return r, nil
 }
 
-func (q *Querier) groupSummary(ctx context.Context, g group, parts []part, warn *warnings) ([]Summary, error) {
+func (q *Querier) groupSummary(ctx context.Context, g Group, parts []part, warn *Warnings) ([]Summary, error) {
 	points := make([]Point, len(g.ids))
 	sketches := make([]sketch.Sketch, len(g.ids))
 	damaged := make([]bool, len(g.ids))
-	err := q.read(ctx, g, parts, warn, func(i int, samples []metric.Sample) error {
+	err := q.read(ctx, g, parts, warn, nil, func(i int, samples []metric.Sample) error {
 		for _, s := range samples {
 			if finite(s.Value) {
 				points[i].add(s.Value)
@@ -67,7 +67,7 @@ func (q *Querier) groupSummary(ctx context.Context, g group, parts []part, warn 
 		points[row.i].merge(&row.Rollup)
 		if err := sketches[row.i].Merge(row.Sketch); err != nil {
 			damaged[row.i] = true
-			warn.add("%s of %s: percentiles are missing: %v", q.rowName(level, row.TimeMs), q.index.Labels(row.Schedule), err)
+			warn.Add("%s of %s: percentiles are missing: %v", q.rowName(level, row.TimeMs), q.index.Labels(row.Schedule), err)
 		}
 		return nil
 	})
@@ -83,7 +83,7 @@ func (q *Querier) groupSummary(ctx context.Context, g group, parts []part, warn 
 		if !damaged[i] {
 			var off error
 			if s.P50, s.P90, s.P99, off = percentiles(&sketches[i], s.Min, s.Max); off != nil {
-				warn.add("percentiles of %s: %v", s.Labels, off)
+				warn.Add("percentiles of %s: %v", s.Labels, off)
 			}
 		}
 		out = append(out, s)
@@ -112,12 +112,12 @@ func (q *Querier) Baseline(ctx context.Context, sels []Selector, startMs, endMs 
 	if err != nil {
 		return nil, err
 	}
-	startMs, endMs = q.sinceMs(1, startMs), q.untilMs(ctx, endMs)
+	startMs, endMs = q.kept(ctx, 1, startMs, endMs)
 	late, err := q.lateRows(ctx, 1, startMs, endMs, &r.warnings)
 	if err != nil {
 		return nil, err
 	}
-	r.all = inOrder(ctx, q, groups, func(ctx context.Context, g group) ([]Baseline, error) {
+	r.all = inOrder(ctx, q, groups, func(ctx context.Context, g Group) ([]Baseline, error) {
 		if startMs >= endMs {
 			return nil, nil
 		}
@@ -167,7 +167,7 @@ func (q *Querier) Latest(ctx context.Context, sels []Selector, lookback time.Dur
 	}
 	lookback = min(lookback, MaxLookback)
 	nowMs := q.nowMs()
-	r.all = inOrder(ctx, q, groups, func(ctx context.Context, g group) ([]Latest, error) {
+	r.all = inOrder(ctx, q, groups, func(ctx context.Context, g Group) ([]Latest, error) {
 		found := make([]*metric.Sample, len(g.ids))
 		toMs := q.untilMs(ctx, math.MaxInt64)
 		for _, back := range []time.Duration{time.Hour, 24 * time.Hour, MaxLookback} {
@@ -191,8 +191,8 @@ func (q *Querier) Latest(ctx context.Context, sels []Selector, lookback time.Dur
 }
 
 // latestIn fills the empty places of found with the latest samples in [fromMs, toMs).
-func (q *Querier) latestIn(ctx context.Context, g group, found []*metric.Sample, fromMs, toMs int64, warn *warnings) error {
-	var empty group
+func (q *Querier) latestIn(ctx context.Context, g Group, found []*metric.Sample, fromMs, toMs int64, warn *Warnings) error {
+	empty := Group{q: q}
 	var places []int
 	for i, s := range found {
 		if s == nil {
@@ -202,7 +202,7 @@ func (q *Querier) latestIn(ctx context.Context, g group, found []*metric.Sample,
 	if len(places) == 0 || fromMs >= toMs {
 		return nil
 	}
-	return q.rawSlices(ctx, empty, fromMs, toMs, warn, nil, func(i int, samples []metric.Sample) error {
+	return q.samples(ctx, empty, fromMs, toMs, warn, nil, func(i int, samples []metric.Sample) error {
 		// Slices come in order, so that the last one is the latest.
 		last := samples[len(samples)-1]
 		found[places[i]] = &last

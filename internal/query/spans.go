@@ -1,0 +1,123 @@
+package query
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"github.com/quern/quern/internal/metric"
+)
+
+// Span is an aggregate of the samples of one series in [StartMs, EndMs). It is either a roll-up row
+// over its slice, or one finite sample over the millisecond that begins at its time.
+type Span struct {
+	StartMs int64
+	EndMs   int64
+	metric.Rollup
+}
+
+// LastMs returns the time of the sample, or the last millisecond of the row's slice.
+func (s *Span) LastMs() int64 { return s.EndMs - 1 }
+
+// LevelFor returns the best bucket for reading a range that starts at fromMs:
+//  1. Raw, if raw still has the whole range.
+//  2. Else, of the levels that have the whole range, the coarsest level that satisfies the first of
+//     wanted; if none does, the second of wanted, and so on; else the finest of these levels.
+//  3. If no level has the whole range, the level that reaches back furthest.
+func (q *Querier) LevelFor(fromMs int64, wanted ...func(widthMs int64) bool) metric.Bucket {
+	nowMs := q.nowMs()
+	since := func(b metric.Bucket) int64 { return q.wholeFrom(b, nowMs) }
+	if since(metric.Raw) <= fromMs {
+		return metric.Raw
+	}
+	levels := q.ladder.Levels()
+	kept := slices.DeleteFunc(slices.Clone(levels), func(b metric.Bucket) bool { return since(b) > fromMs })
+	if len(kept) == 0 {
+		return slices.MinFunc(levels, func(a, b metric.Bucket) int { return cmp.Compare(since(a), since(b)) })
+	}
+	for _, want := range wanted {
+		for _, b := range slices.Backward(kept) {
+			if want(q.ladder.WidthMs(b)) {
+				return b
+			}
+		}
+	}
+	return kept[0]
+}
+
+// Plan says what to read for a range at a level: its rows as far as they have been ground, then
+// finer rows, then samples. See planner.
+type Plan struct {
+	ladder metric.Ladder
+	parts  []part
+}
+
+// Planner makes plans for groups.
+type Planner struct {
+	ladder metric.Ladder
+	parts  func(groups ...Group) []part
+}
+
+// For returns the plan for a group. Late data can make the plans of two groups differ.
+func (p *Planner) For(g Group) *Plan { return &Plan{ladder: p.ladder, parts: p.parts(g)} }
+
+// Planner finds out what there is to read in [fromMs, toMs), at a level and below. Warnings say
+// what is missing.
+func (q *Querier) Planner(ctx context.Context, level metric.Bucket, fromMs, toMs int64, warn *Warnings) (*Planner, error) {
+	levels := q.ladder.Levels()[:level]
+	slices.Reverse(levels)
+	fromMs = metric.AlignDown(max(fromMs, minTimeMs), q.ladder.WidthMs(level))
+	toMs = q.untilMs(ctx, min(toMs, maxTimeMs))
+	p, err := q.planner(ctx, fromMs, toMs, levels, warn)
+	if err != nil {
+		return nil, err
+	}
+	return &Planner{ladder: q.ladder, parts: p.forGroups(warn, func(p *planner) []part {
+		return p.plan(fromMs, toMs, levels, nil)
+	})}, nil
+}
+
+// Floor returns the latest time, not after tMs, that no row straddles: the start of the row whose
+// slice contains tMs, or tMs itself.
+func (p *Plan) Floor(tMs int64) int64 {
+	i, _ := slices.BinarySearchFunc(p.parts, tMs, func(part part, tMs int64) int {
+		if part.toMs < tMs {
+			return -1 // a row may extend beyond the end of the data
+		}
+		return 1
+	})
+	if i == len(p.parts) || tMs < p.parts[i].fromMs || p.parts[i].bucket == metric.Raw {
+		return tMs
+	}
+	return metric.AlignDown(tMs, p.ladder.WidthMs(p.parts[i].bucket))
+}
+
+// Spans reads what the plan says and calls with for each span, those of a series in order
+// of time: i is the series' place, the span is valid during the call. Loading is as of Samples.
+func (g Group) Spans(
+	ctx context.Context, p *Plan, warn *Warnings, loading func(n int) error, with func(i int, s *Span) error,
+) error {
+	span := new(Span)
+	return g.q.read(ctx, g, p.parts, warn, loading, func(i int, samples []metric.Sample) error {
+		for _, s := range samples {
+			if !finite(s.Value) {
+				continue
+			}
+			*span = Span{StartMs: s.TimeMs, EndMs: s.TimeMs + 1, Rollup: metric.Rollup{
+				Count: 1, Sum: s.Value, Min: s.Value, Max: s.Value, First: s.Value, Last: s.Value,
+			}}
+			if err := with(i, span); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, func(level metric.Bucket, row groupRow) error {
+		endMs := row.TimeMs + p.ladder.WidthMs(level)
+		if row.Partial {
+			warn.Add("%s of %s is partial: samples may be missing from it", g.q.rowName(level, row.TimeMs), g.q.index.Labels(row.Schedule))
+			warn.reads.partial(level, row.TimeMs, endMs)
+		}
+		*span = Span{StartMs: row.TimeMs, EndMs: endMs, Rollup: row.Rollup}
+		return with(row.i, span)
+	})
+}
