@@ -18,6 +18,7 @@ import (
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/query/querytest"
 	"github.com/quern/quern/internal/storage"
 )
@@ -60,8 +61,9 @@ func TestStretches(t *testing.T) {
 	}
 	w.Put(all...)
 	engine, queryable := New(w.Querier, Options{})
+	levels := new(query.Levels)
 	ask := func() *promql.Result {
-		q, err := engine.NewInstantQuery(t.Context(), queryable, nil, fmt.Sprintf("m[%dms]", length+1), time.UnixMilli(now))
+		q, err := engine.NewInstantQuery(query.WithLevels(t.Context(), levels), queryable, nil, fmt.Sprintf("m[%dms]", length+1), time.UnixMilli(now))
 		require.NoError(t, err)
 		return q.Exec(t.Context())
 	}
@@ -74,6 +76,9 @@ func TestStretches(t *testing.T) {
 		}
 	}
 	require.Equal(t, all, got)
+	read, _ := levels.List()
+	require.Len(t, read, 1)
+	require.Equal(t, []query.LevelPart{{StartMs: now - length, EndMs: now + 1, Series: 3}}, read[0].Parts)
 
 	require.Len(t, st.seen, 4)
 	slices.SortFunc(st.seen, func(a, b [2]int64) int { return cmp.Compare(a[0], b[0]) })
