@@ -20,6 +20,52 @@ type part struct {
 	toMs   int64
 }
 
+// Plan says what to read for a range: rows as far as they have been ground, then finer rows, then samples. See planner.
+type Plan struct {
+	ladder metric.Ladder
+	parts  []part
+}
+
+// Planner makes plans for groups.
+type Planner struct {
+	*planner
+	cut  func(*planner) []part
+	warn *Warnings
+	// parts are those of all groups without late data.
+	parts []part
+}
+
+// plans finds out what there is to read in [startMs, endMs), by rows of levels, coarsest first, that straddle no borders; see
+// planner.plan. Warnings say what is missing.
+func (q *Querier) plans(
+	ctx context.Context, startMs, endMs int64, levels []metric.Bucket, borders func(tMs int64) int64, warn *Warnings,
+) (*Planner, error) {
+	endMs = q.untilMs(ctx, endMs)
+	p, err := q.planner(ctx, startMs, endMs, levels, warn)
+	if err != nil {
+		return nil, err
+	}
+	out := &Planner{planner: p, warn: warn, cut: func(p *planner) []part { return p.plan(startMs, endMs, levels, borders) }}
+	out.parts = out.warned(p)
+	return out, nil
+}
+
+// For returns the plan for a group. Late data can make the plans of two groups differ.
+func (p *Planner) For(g Group) *Plan {
+	parts := p.parts
+	if late := p.forGroup(g); late != p.planner {
+		parts = p.warned(late)
+	}
+	return &Plan{ladder: p.ladder, parts: parts}
+}
+
+// warned returns the parts that a planner cuts the range into, and warns of rows that are not ground.
+func (p *Planner) warned(by *planner) []part {
+	parts := p.cut(by)
+	by.warnUnground(parts, p.warn)
+	return parts
+}
+
 // planner cuts a range into parts and chooses the best bucket for each.
 //
 //  1. Parts follow each other without overlap, and a row is used only if it lies entirely within a
@@ -163,8 +209,8 @@ func (q *Querier) addLate(ctx context.Context, p *planner, startMs, endMs int64,
 	return nil
 }
 
-// of returns the planner for the series of some groups: late data differs by block.
-func (p *planner) of(groups ...Group) *planner {
+// forGroup returns the planner for the series of a group: late data differs by block.
+func (p *planner) forGroup(g Group) *planner {
 	if p.late == nil {
 		return p
 	}
@@ -177,39 +223,19 @@ func (p *planner) of(groups ...Group) *planner {
 		for i, t := range lateMs {
 			lateMs[i] = metric.AlignDown(t, width)
 		}
-		for _, g := range groups {
-			lateMs = append(lateMs, p.late.Slices(level-1, g.span(), p.fromMs, p.toMs)...)
-		}
+		lateMs = append(lateMs, p.late.Slices(level-1, g.span(), p.fromMs, p.toMs)...)
 		if len(lateMs) == 0 {
 			continue
 		}
 		found = true
-		slices.Sort(lateMs)
-		lateMs = slices.Compact(lateMs)
-		all := slices.Concat(p.ungroundMs[level], lateMs)
-		slices.Sort(all)
-		out.ungroundMs[level] = slices.Compact(all)
+		out.ungroundMs[level] = slices.Concat(p.ungroundMs[level], lateMs)
+		slices.Sort(out.ungroundMs[level])
+		out.ungroundMs[level] = slices.Compact(out.ungroundMs[level])
 	}
 	if !found {
 		return p
 	}
 	return &out
-}
-
-// forGroups returns a function that applies cut to the planner of each call's groups. All groups
-// without late data share one result.
-func (p *planner) forGroups(warn *Warnings, cut func(*planner) []part) func(groups ...Group) []part {
-	most := cut(p)
-	p.warnUnground(most, warn)
-	return func(groups ...Group) []part {
-		own := p.of(groups...)
-		if own == p {
-			return most
-		}
-		parts := cut(own)
-		own.warnUnground(parts, warn)
-		return parts
-	}
 }
 
 // warnUnground names the rows that the parts read before they are ground, because nothing finer is
@@ -246,7 +272,7 @@ func (q *Querier) lateRows(ctx context.Context, level metric.Bucket, fromMs, toM
 	if err := q.addLate(ctx, p, fromMs, toMs, warn); err != nil {
 		return nil, err
 	}
-	return func(g Group) { p.of(g).warnUnground([]part{{bucket: level, fromMs: fromMs, toMs: toMs}}, warn) }, nil
+	return func(g Group) { p.forGroup(g).warnUnground([]part{{bucket: level, fromMs: fromMs, toMs: toMs}}, warn) }, nil
 }
 
 // keptMs returns the time from which each bucket is whole, rounded up to a row of the next bucket.

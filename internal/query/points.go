@@ -95,14 +95,12 @@ func (q *Querier) Points(ctx context.Context, sels []Selector, rng Range) (*Resu
 		return nil, err
 	}
 	levels, borders := q.fitting(rng)
-	p, err := q.planner(ctx, rng.StartMs, rng.EndMs, levels, &r.warnings)
+	p, err := q.plans(ctx, rng.StartMs, rng.EndMs, levels, borders, &r.warnings)
 	if err != nil {
 		return nil, err
 	}
-	untilMs := q.untilMs(ctx, rng.EndMs)
-	parts := p.forGroups(&r.warnings, func(p *planner) []part { return p.plan(rng.StartMs, untilMs, levels, borders) })
 	r.all = inOrder(ctx, q, groups, func(ctx context.Context, g Group) ([]SeriesPoints, error) {
-		return q.groupPoints(ctx, g, rng, parts(g), &r.warnings)
+		return q.groupPoints(ctx, g, rng, p.For(g).parts, &r.warnings)
 	})
 	return r, nil
 }

@@ -267,8 +267,8 @@ func (q *Querier) hash(ids []metric.ScheduleID) uint64 {
 
 // stretch is a time that is looked through.
 type stretch struct {
-	parts func(groups ...Group) []part
-	plan  *Warnings
+	planner *Planner
+	plan    *Warnings
 }
 
 // look looks for samples of series, which are sorted, from a day on and before untilMs. For each
@@ -287,12 +287,12 @@ func (q *Querier) look(
 		if fromMs = max(fromMs, startMs(day)); fromMs >= untilMs {
 			continue
 		}
-		toMs, plan := untilMs, new(Warnings)
-		p, err := q.planner(ctx, fromMs, toMs, levels, plan)
+		plan := new(Warnings)
+		p, err := q.plans(ctx, fromMs, untilMs, levels, nil, plan)
 		if err != nil {
 			return sighted{}, err
 		}
-		all = append(all, stretch{p.forGroups(plan, func(p *planner) []part { return p.plan(fromMs, toMs, levels, nil) }), plan})
+		all = append(all, stretch{p, plan})
 		untilMs = fromMs
 	}
 	var found sighted
@@ -329,7 +329,7 @@ func (q *Querier) lookIn(ctx context.Context, g Group, all []stretch, warn *Warn
 	for _, s := range all {
 		if missing(on) {
 			damage := new(Warnings)
-			if err := q.lookAt(ctx, g, on, s.parts(g), damage); err != nil {
+			if err := q.lookAt(ctx, g, on, s.planner.For(g).parts, damage); err != nil {
 				return nil, false, err
 			}
 			if said := damage.List(); len(said) > 0 {

@@ -45,36 +45,13 @@ func (q *Querier) LevelFor(fromMs int64, wanted ...func(widthMs int64) bool) met
 	return kept[0]
 }
 
-// Plan says what to read for a range at a level: its rows as far as they have been ground, then
-// finer rows, then samples. See planner.
-type Plan struct {
-	ladder metric.Ladder
-	parts  []part
-}
-
-// Planner makes plans for groups.
-type Planner struct {
-	ladder metric.Ladder
-	parts  func(groups ...Group) []part
-}
-
-// For returns the plan for a group. Late data can make the plans of two groups differ.
-func (p *Planner) For(g Group) *Plan { return &Plan{ladder: p.ladder, parts: p.parts(g)} }
-
 // Planner finds out what there is to read in [fromMs, toMs), at a level and below. Warnings say
 // what is missing.
 func (q *Querier) Planner(ctx context.Context, level metric.Bucket, fromMs, toMs int64, warn *Warnings) (*Planner, error) {
 	levels := q.ladder.Levels()[:level]
 	slices.Reverse(levels)
 	fromMs = metric.AlignDown(max(fromMs, minTimeMs), q.ladder.WidthMs(level))
-	toMs = q.untilMs(ctx, min(toMs, maxTimeMs))
-	p, err := q.planner(ctx, fromMs, toMs, levels, warn)
-	if err != nil {
-		return nil, err
-	}
-	return &Planner{ladder: q.ladder, parts: p.forGroups(warn, func(p *planner) []part {
-		return p.plan(fromMs, toMs, levels, nil)
-	})}, nil
+	return q.plans(ctx, fromMs, min(toMs, maxTimeMs), levels, nil, warn)
 }
 
 // Floor returns the latest time, not after tMs, that no row straddles: the start of the row whose

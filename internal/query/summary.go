@@ -39,14 +39,12 @@ func (q *Querier) Summary(ctx context.Context, sels []Selector, startMs, endMs i
 	}
 	levels := q.ladder.Levels()
 	slices.Reverse(levels)
-	p, err := q.planner(ctx, startMs, endMs, levels, &r.warnings)
+	p, err := q.plans(ctx, startMs, endMs, levels, nil, &r.warnings)
 	if err != nil {
 		return nil, err
 	}
-	untilMs := q.untilMs(ctx, endMs)
-	parts := p.forGroups(&r.warnings, func(p *planner) []part { return p.plan(startMs, untilMs, levels, nil) })
 	r.all = inOrder(ctx, q, groups, func(ctx context.Context, g Group) ([]Summary, error) {
-		return q.groupSummary(ctx, g, parts(g), &r.warnings)
+		return q.groupSummary(ctx, g, p.For(g).parts, &r.warnings)
 	})
 	return r, nil
 }
