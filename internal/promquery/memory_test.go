@@ -9,7 +9,6 @@ import (
 	"runtime"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -272,60 +271,6 @@ func TestListsAreBounded(t *testing.T) {
 		cancel()
 		require.ErrorIs(t, q.Select(gone, true, hints, name).Err(), context.Canceled)
 		require.NoError(t, q.Close())
-	}
-}
-
-// TestSamplesCountAsTheyLoad: the limit ends a query before all of an hour is in memory, and what
-// is repeated does not count.
-func TestSamplesCountAsTheyLoad(t *testing.T) {
-	const perChunk, most, times = 20_000, 100_000, 40
-	clk := clock.NewSimulated(time.UnixMilli(midnight + 2*hour))
-	counting := &countingChunks{Store: storagetest.NewModel(querytest.Settings(), retention, clk)}
-	w := newWorldOn(t, counting, clk)
-	same, different := w.ID(querytest.Named("same")), w.ID(querytest.Named("different"))
-	for i := range int64(times) {
-		var all []metric.Sample
-		for n := range int64(perChunk) {
-			all = append(all,
-				metric.Sample{Schedule: same, TimeMs: midnight + 1 + n, Value: float64(i)},
-				metric.Sample{Schedule: different, TimeMs: midnight + 1 + i*perChunk + n, Value: 1})
-		}
-		w.Put(all...)
-	}
-	exec := func(expr string) (*promql.Result, int) {
-		counting.n.Store(0)
-		engine, queryable := New(w.Querier, Options{MaxSamples: most})
-		q, err := engine.NewInstantQuery(t.Context(), queryable, nil, expr, time.UnixMilli(midnight+hour))
-		require.NoError(t, err)
-		defer q.Close()
-		r := q.Exec(t.Context())
-		return r, int(counting.n.Load())
-	}
-	r, _ := exec(`sum(count_over_time(same[1h]))`)
-	require.NoError(t, r.Err)
-	v, err := r.Vector()
-	require.NoError(t, err)
-	require.Len(t, v, 1)
-	require.InDelta(t, perChunk, v[0].F, 0)
-
-	r, chunks := exec(`sum(count_over_time(different[1h]))`)
-	var tooMany promql.ErrTooManySamples
-	require.ErrorAs(t, r.Err, &tooMany)
-	require.Less(t, chunks, times/2, "it ends when it is too much")
-}
-
-// countingChunks counts the raw chunks that are read.
-type countingChunks struct {
-	storage.Store
-	n atomic.Int64
-}
-
-func (s *countingChunks) RawChunks(ctx context.Context, ids blocks.Range, fromMs, toMs int64) iter.Seq2[storage.RawChunk, error] {
-	return func(yield func(storage.RawChunk, error) bool) {
-		s.Store.RawChunks(ctx, ids, fromMs, toMs)(func(ch storage.RawChunk, err error) bool {
-			s.n.Add(1)
-			return yield(ch, err)
-		})
 	}
 }
 

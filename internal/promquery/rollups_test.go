@@ -392,44 +392,6 @@ func TestExpressions(t *testing.T) {
 	}
 }
 
-// TestConstantRate queries the rate of a counter that grows by 3 per second, in unaligned windows
-// up to now. The result must not show where one level ends and the next begins.
-func TestConstantRate(t *testing.T) {
-	series := map[metric.ScheduleID]metric.Labels{0: querytest.Named("c_total")}
-	samples := map[metric.ScheduleID][]metric.Sample{}
-	for at := midnight - 20*day; at < now; at += 10 * second {
-		samples[0] = append(samples[0], metric.Sample{TimeMs: at, Value: float64((at-midnight+20*day)/second) * 3})
-	}
-	p := newPair(t, "model", metric.AlignDown(now, hour)-hour, series, samples)
-	start := midnight - 15*day + 11*minute
-	for _, c := range []struct {
-		expr string
-		want float64
-	}{
-		{`rate(c_total[5m])`, 3},
-		{`rate(c_total[1h])`, 3},
-		{`rate(c_total[100m])`, 3},
-		{`increase(c_total[5m])`, 900},
-		{`increase(c_total[25h])`, 3 * 25 * 3600},
-		{`count_over_time(c_total[25h])`, 25 * 360},
-		{`count_over_time(c_total[7m])`, 42},
-		{`sum_over_time(c_total[7m]) / 42 / avg_over_time(c_total[7m])`, 1},
-	} {
-		for _, stepMs := range []int64{7 * minute, 61 * minute, 5 * hour} {
-			for _, end := range []int64{start, midnight - 10*day, now} {
-				r := p.query(t, p.rolled, c.expr, start, end, stepMs)
-				require.NoError(t, r.Err)
-				require.Len(t, r.Value, 1, "%s, step %d, up to %s", c.expr, stepMs, time.UnixMilli(end).UTC())
-				points := r.Value.(promql.Matrix)[0].Floats
-				require.Len(t, points, int((end-start)/stepMs)+1, c.expr)
-				for _, x := range points {
-					require.InEpsilon(t, c.want, x.F, 0.035, "%s, step %d, %s", c.expr, stepMs, time.UnixMilli(x.T).UTC())
-				}
-			}
-		}
-	}
-}
-
 // bursts returns random series that have samples now and then, and no rows in between.
 func bursts(rng *rand.Rand, fromMs, toMs int64, firstID metric.ScheduleID, series map[metric.ScheduleID]metric.Labels, samples map[metric.ScheduleID][]metric.Sample) {
 	for id := firstID; id < firstID+10; id++ {
@@ -793,44 +755,6 @@ func TestBitForBit(t *testing.T) {
 				q.Close()
 			}
 		})
-	}
-}
-
-// TestCancelled: cancelling a query ends its reads.
-func TestCancelled(t *testing.T) {
-	w := newWorld(t, "model", retention, now)
-	for i := range 200 {
-		id := w.ID(querytest.Named("x", metric.Label{Name: "i", Value: fmt.Sprint(i)}))
-		w.Put(metric.Sample{Schedule: id, TimeMs: now - minute, Value: 1})
-	}
-	engine, _ := New(w.Querier, Options{})
-	ctx, cancel := context.WithCancel(t.Context())
-	w.Store.OnRaw = cancel
-	q, err := engine.NewInstantQuery(ctx, w.queryable, nil, "sum(x)", time.UnixMilli(now))
-	require.NoError(t, err)
-	defer q.Close()
-	require.Error(t, q.Exec(ctx).Err)
-}
-
-// TestManySteps: a subquery, with those inside it, has at most as many steps as a query may hold samples, whatever data
-// there is. There is no data for z, so no other limit applies.
-func TestManySteps(t *testing.T) {
-	series, samples := steady(midnight - 5*day)
-	p := newPair(t, "model", midnight, series, samples)
-	engine, queryable := New(p.rolled.Querier, Options{MaxSamples: 3600})
-	exec := func(expr, step string) error {
-		q, err := engine.NewInstantQuery(t.Context(), queryable, nil, fmt.Sprintf(expr, step), time.UnixMilli(now))
-		require.NoError(t, err, expr)
-		defer q.Close()
-		return q.Exec(t.Context()).Err
-	}
-	for _, expr := range []string{
-		`max_over_time(z[1h:%s])`, `max_over_time(z[1h:%s] offset 4d)`, `sum(max_over_time(rate(z[1h] offset 4d)[1h:%s]))`,
-		`avg_over_time(max_over_time(z[20m:%[1]s])[20m:%[1]s])`, `max_over_time((z @ start())[1h:%s])`,
-	} {
-		require.NoError(t, exec(expr, "1s"), expr)
-		var most promql.ErrTooManySamples
-		require.ErrorAs(t, exec(expr, "999ms"), &most, expr)
 	}
 }
 

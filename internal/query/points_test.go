@@ -100,23 +100,6 @@ func TestPointsOfOpenSlices(t *testing.T) {
 	})
 }
 
-// A slice that an outage left open is not forgotten, however old it is.
-func TestPointsOfSlicesOpenForLong(t *testing.T) {
-	onEachStore(t, func(t *testing.T, w *world) {
-		w.series(1, "cpu", "web-1")
-		start := midnight - 6*day
-		w.fill([]metric.ScheduleID{1}, start, noon, 10*minute, wave)
-		w.grind(1, start, start+8*hour)
-		w.grind(1, start+9*hour, midnight+12*hour)
-		w.grind(2, start, start+6*hour)
-		w.grind(2, start+12*hour, midnight+12*hour)
-		w.grind(3, start+day, midnight)
-		w.took()
-		w.checkPoints("cpu", query.Range{StartMs: start, EndMs: start + 2*day, N: 2})
-		require.Equal(t, []metric.Bucket{2, 1, 0, 1, 2, 3}, buckets(w.took()))
-	})
-}
-
 // A slice whose state is out of reach counts as open: its samples are read instead of its row. Where
 // there are too many of these, the request fails as the look did.
 func TestPointsOfSlicesOutOfReach(t *testing.T) {
