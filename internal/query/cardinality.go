@@ -121,7 +121,7 @@ func (q *Querier) Days(ctx context.Context, n int, warn *Warnings, sels ...Selec
 			return nil, 0, err
 		}
 		all[i] = DayCount{StartMs: startMs(day), Last: len(seen), Met: met[day]}
-		if rest, err = filter(ctx, rest, seen, false); err != nil {
+		if rest, err = without(ctx, rest, seen); err != nil {
 			return nil, 0, err
 		}
 	}

@@ -203,7 +203,7 @@ func (q *Querier) Gone(ctx context.Context, ids []metric.ScheduleID) (n int, err
 	if err != nil {
 		return 0, err
 	}
-	gone, err := filter(ctx, slices.Clone(ids), left, false)
+	gone, err := without(ctx, slices.Clone(ids), left)
 	return len(gone), err
 }
 

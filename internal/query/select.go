@@ -341,29 +341,19 @@ func (x *Index) values(of string) (*name, []uint32) {
 	return nil, nil
 }
 
-// filter keeps, in place, the ids that are also in others, or with want false those that are not.
-// Both are sorted.
-func filter(ctx context.Context, ids, others []metric.ScheduleID, want bool) ([]metric.ScheduleID, error) {
+// without removes, in place, the ids that are also in others. Both are sorted.
+func without(ctx context.Context, ids, others []metric.ScheduleID) ([]metric.ScheduleID, error) {
 	out := ids[:0]
 	for i, id := range ids {
 		if err := ended(ctx, i); err != nil {
 			return nil, err
 		}
-		var found bool
-		if others, found = skipTo(others, id); found == want {
+		for len(others) > 0 && others[0] < id {
+			others = others[1:]
+		}
+		if len(others) == 0 || others[0] != id {
 			out = append(out, id)
 		}
 	}
 	return out, nil
-}
-
-// skipTo cuts off the ids below id. It searches in doubling steps, so finding a few ids among a
-// million does not scan them all.
-func skipTo(ids []metric.ScheduleID, id metric.ScheduleID) (rest []metric.ScheduleID, found bool) {
-	step := 1
-	for step < len(ids) && ids[step] < id {
-		step *= 2
-	}
-	i, found := slices.BinarySearch(ids[step/2:min(step+1, len(ids))], id)
-	return ids[step/2+i:], found
 }

@@ -144,11 +144,9 @@ func (h *Catalog) sources(r *http.Request) (asked, error) {
 	if err != nil {
 		return asked{}, err
 	}
-	derived := false
-	if s := r.Form.Get("derived"); s != "" {
-		if derived, err = strconv.ParseBool(s); err != nil {
-			return asked{}, badParameter("derived", s, "true or false")
-		}
+	derived, err := flag(r, "derived")
+	if err != nil {
+		return asked{}, err
 	}
 	by := cmp.Or(r.Form.Get("sort"), "samples")
 	first, ok := orders[by]
@@ -160,16 +158,9 @@ func (h *Catalog) sources(r *http.Request) (asked, error) {
 		return asked{h.opts.Turns.Queries, func(ctx context.Context) (any, error) { return h.one(ctx, name, derived, limit) }}, nil
 	}
 	order := func(a, b wire.Source) int {
-		return cmp.Or(first(a, b), cmp.Compare(a.Name, b.Name), cmp.Compare(boolInt(a.Derived), boolInt(b.Derived)))
+		return cmp.Or(first(a, b), cmp.Compare(a.Name, b.Name), cmp.Compare(strconv.FormatBool(a.Derived), strconv.FormatBool(b.Derived)))
 	}
 	return asked{h.opts.Turns.Queries, func(ctx context.Context) (any, error) { return h.all(ctx, limit, order) }}, nil
-}
-
-func boolInt(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 func source(t registry.Taken) wire.Source {

@@ -86,11 +86,9 @@ func (h *Operate) reaggregate(out *lines, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	takeBack := false
-	if s := r.Form.Get("take_back"); s != "" {
-		if takeBack, err = strconv.ParseBool(s); err != nil {
-			return badParameter("take_back", s, "true or false")
-		}
+	takeBack, err := flag(r, "take_back")
+	if err != nil {
+		return err
 	}
 	if takeBack && !h.opts.TakeBack {
 		return &forbiddenError{takeBackOff}

@@ -222,16 +222,12 @@ func (h *Endpoints) export(out *lines, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if s := r.Form.Get("exact"); s != "" {
-		if out.exact, err = strconv.ParseBool(s); err != nil {
-			return badParameter("exact", s, "true or false")
-		}
+	if out.exact, err = flag(r, "exact"); err != nil {
+		return err
 	}
-	annotated := false
-	if s := r.Form.Get("annotations"); s != "" {
-		if annotated, err = strconv.ParseBool(s); err != nil {
-			return badParameter("annotations", s, "true or false")
-		}
+	annotated, err := flag(r, "annotations")
+	if err != nil {
+		return err
 	}
 	if bound.Of(r.Context()) != nil {
 		annotated = false // an annotation may tell of any series
@@ -378,4 +374,17 @@ func parseTime(form url.Values, name string, nowMs, absentMs int64) (int64, erro
 
 func badParameter(name, value, want string) error {
 	return &query.RequestError{Message: fmt.Sprintf("%s=%s: must be %s", name, excerpt.Quoted(value), want)}
+}
+
+// flag parses a parameter that is true or false, which it is without a value.
+func flag(r *http.Request, name string) (bool, error) {
+	s := r.Form.Get(name)
+	if s == "" {
+		return false, nil
+	}
+	set, err := strconv.ParseBool(s)
+	if err != nil {
+		return false, badParameter(name, s, "true or false")
+	}
+	return set, nil
 }

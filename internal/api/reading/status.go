@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/quern/quern/internal/access"
@@ -91,13 +90,11 @@ func (t Turns) document(logger *slog.Logger, ask func(r *http.Request) (asked, e
 
 // status has the parameter waiting, which adds the waiting slices.
 func (h *Aggregation) status(r *http.Request) (asked, error) {
-	waiting, turns := false, h.turns.Status
-	if text := r.Form.Get("waiting"); text != "" {
-		var err error
-		if waiting, err = strconv.ParseBool(text); err != nil {
-			return asked{}, badParameter("waiting", text, "true or false")
-		}
+	waiting, err := flag(r, "waiting")
+	if err != nil {
+		return asked{}, err
 	}
+	turns := h.turns.Status
 	if waiting { // all marks are read, not only those that are overdue
 		turns = h.turns.Queries
 	}

@@ -129,10 +129,8 @@ func (h *Verify) options(r *http.Request) (o verify.Options, err error) {
 		}
 	}
 	for name, to := range map[string]*bool{"repair": &o.Repair, "take_back": &o.TakeBack} {
-		if s := r.Form.Get(name); s != "" {
-			if *to, err = strconv.ParseBool(s); err != nil {
-				return o, badParameter(name, s, "true or false")
-			}
+		if *to, err = flag(r, name); err != nil {
+			return o, err
 		}
 	}
 	switch {
