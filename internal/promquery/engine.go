@@ -191,7 +191,7 @@ func (q *preparedQuery) Exec(ctx context.Context) *promql.Result {
 	if now := q.prep.account.now; now != nil {
 		now.release()
 	}
-	q.prep.readings, q.prep.windowed, q.prep.texts, q.prep.account.now = nil, nil, nil, nil
+	q.prep.selected, q.prep.account.now = nil, nil
 	q.Query.Statement().(*parser.EvalStmt).Expr, q.prep = nil, nil
 	return r
 }

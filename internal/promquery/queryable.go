@@ -156,7 +156,8 @@ func (q *querier) Select(
 	keep := sortSeries || hints != nil && hints.Func == "timestamp"
 	held := newHeld(ctx, &q.reads, found.groups, q.account, keep)
 	warn = q.prep.reads(matchers).Warnings(warn)
-	if r := q.prep.of(matchers); r != nil {
+	asked := q.prep.of(matchers)
+	if r := asked.rows; r != nil {
 		return newSet(ctx, series, warn, &rowSource{reading: r, q: q.q, warn: warn, loader: newLoader[[]query.Span](held)})
 	}
 	raw := samples{mint: mint, maxt: maxt, warn: warn, loader: newLoader[points](held)}
@@ -164,7 +165,7 @@ func (q *querier) Select(
 		// The engine evaluates one series after the other.
 		raw.loader.recycle = recycle
 	}
-	if w := q.prep.windowsOf(matchers); w != nil {
+	if w := asked.windows; w != nil {
 		raw.mint, raw.maxt, raw.windows = w.grid.startMs-w.rangeMs+1, w.grid.last(), true
 		return newSet(ctx, series, warn, &windowSource{samples: raw, windowed: w})
 	}

@@ -19,11 +19,9 @@ import (
 // preparation holds the decisions for the selectors of one query, and the notes and warnings for its
 // result.
 type preparation struct {
-	// readings say what selectors read instead of raw samples. The key is the selector's first
-	// matcher. Each selector has its own, and the engine passes it on. So no marker needs to be
-	// hidden among the labels, where users and absent() would see it.
-	readings map[*labels.Matcher]*reading
-	windowed map[*labels.Matcher]*windowed // by the same key
+	// selected says what selectors read. The key is the selector's first matcher. Each selector has its own, and the engine passes
+	// it on. So no marker needs to be hidden among the labels, where users and absent() would see it.
+	selected map[*labels.Matcher]*selected
 	made     made
 	notes    annotations.Annotations
 	warnings query.Warnings
@@ -31,17 +29,35 @@ type preparation struct {
 	refused  error           // the limit that the query is past before it is evaluated
 	ctx      context.Context //nolint:containedctx // that of Exec: the engine passes none to its functions
 
-	// levels record what the selectors are read from, by their texts, whose key is as that of readings. Both are nil
-	// unless that was asked for.
-	levels *query.Levels
-	texts  map[*labels.Matcher]string
+	levels *query.Levels // record what the selectors are read from; nil unless that was asked for
+}
+
+// selected is what a selector reads.
+type selected struct {
+	rows    *reading  // nil for raw samples
+	windows *windowed // nil if the engine makes them
+	text    string    // as it was asked, if levels are recorded
 }
 
 func newPreparation(ctx context.Context) *preparation {
 	return &preparation{
-		readings: make(map[*labels.Matcher]*reading), windowed: make(map[*labels.Matcher]*windowed),
-		account: &account{inTurn: true}, levels: query.LevelsOf(ctx),
+		selected: make(map[*labels.Matcher]*selected), account: &account{inTurn: true}, levels: query.LevelsOf(ctx),
 	}
+}
+
+// of returns what the selector with the given matchers reads. The engine's own, such as that of info, read raw samples.
+func (p *preparation) of(matchers []*labels.Matcher) *selected {
+	if p != nil && len(matchers) > 0 && p.selected[matchers[0]] != nil {
+		return p.selected[matchers[0]]
+	}
+	return new(selected)
+}
+
+// add returns what the selector with the given matchers reads, for changing it.
+func (p *preparation) add(matchers []*labels.Matcher) *selected {
+	s := p.of(matchers)
+	p.selected[matchers[0]] = s
+	return s
 }
 
 // name keeps the texts of all selectors as they were asked, if their levels are recorded.
@@ -49,18 +65,14 @@ func (p *preparation) name(e parser.Expr) {
 	if p.levels == nil {
 		return
 	}
-	p.texts = make(map[*labels.Matcher]string)
 	parser.Inspect(e, func(node parser.Node, _ []parser.Node) error {
-		of, text := (*parser.VectorSelector)(nil), ""
-		switch node := node.(type) {
-		case *parser.MatrixSelector:
-			of, text = node.VectorSelector.(*parser.VectorSelector), node.String()
-		case *parser.VectorSelector:
-			of, text = node, node.String()
+		vs, _ := node.(*parser.VectorSelector)
+		if ranged, ok := node.(*parser.MatrixSelector); ok {
+			vs = ranged.VectorSelector.(*parser.VectorSelector)
 		}
 		// A range selector comes before its own selector, which has the same key.
-		if of != nil && len(of.LabelMatchers) > 0 && p.texts[of.LabelMatchers[0]] == "" {
-			p.texts[of.LabelMatchers[0]] = text
+		if vs != nil && len(vs.LabelMatchers) > 0 && p.of(vs.LabelMatchers).text == "" {
+			p.add(vs.LabelMatchers).text = node.String()
 		}
 		return nil
 	})
@@ -71,27 +83,11 @@ func (p *preparation) reads(matchers []*labels.Matcher) *query.Reads {
 	if p == nil || p.levels == nil || len(matchers) == 0 {
 		return nil
 	}
-	text, ok := p.texts[matchers[0]]
-	if !ok { // the engine's own, such as that of info
+	text := p.of(matchers).text
+	if text == "" {
 		text = (&parser.VectorSelector{LabelMatchers: matchers}).String()
 	}
 	return p.levels.Selector(text)
-}
-
-// of returns what the selector with the given matchers reads, nil for raw samples.
-func (p *preparation) of(matchers []*labels.Matcher) *reading {
-	if p == nil || len(matchers) == 0 {
-		return nil
-	}
-	return p.readings[matchers[0]]
-}
-
-// windowsOf returns the windows of the selector with the given matchers, nil if the engine makes them.
-func (p *preparation) windowsOf(matchers []*labels.Matcher) *windowed {
-	if p == nil || len(matchers) == 0 {
-		return nil
-	}
-	return p.windowed[matchers[0]]
 }
 
 // grid is the times at which an expression is evaluated: from startMs to endMs, both included, in
@@ -341,7 +337,7 @@ func (r *rewriter) stream(sel *parser.MatrixSelector, g grid, function string, a
 // read makes a selector read rows. The engine must not extend the selector any more: the reading
 // yields nothing around its windows.
 func (r *rewriter) read(sel *parser.VectorSelector, reads *reading) {
-	r.prep.readings[sel.LabelMatchers[0]] = reads
+	r.prep.add(sel.LabelMatchers).rows = reads
 	if sel.Smoothed {
 		r.prep.notes.Add(fmt.Errorf("%w: smoothed does not interpolate between roll-up rows", annotations.PromQLInfo))
 	}

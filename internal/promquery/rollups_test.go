@@ -764,7 +764,7 @@ func TestCancelledWithin(t *testing.T) {
 	p := newPair(t, "model", midnight, series, samples)
 	x := labels.MustNewMatcher(labels.MatchEqual, metric.NameLabel, "x")
 	prep := newPreparation(t.Context())
-	prep.readings[x] = &reading{function: "max_over_time", level: 1, rangeMs: hour, grid: grid{startMs: midnight - 2*day}}
+	prep.add([]*labels.Matcher{x}).rows = &reading{function: "max_over_time", level: 1, rangeMs: hour, grid: grid{startMs: midnight - 2*day}}
 	q, err := p.rolled.queryable.during(prep).Querier(0, now)
 	require.NoError(t, err)
 	defer q.Close()

@@ -63,11 +63,11 @@ func (r *rewriter) windows(e *parser.Call, g grid) *parser.Call {
 			continue
 		}
 		vs := sel.VectorSelector.(*parser.VectorSelector)
-		if extended(sel) || r.prep.of(vs.LabelMatchers) != nil { // it looks beyond its windows, or reads rows
+		if extended(sel) || r.prep.of(vs.LabelMatchers).rows != nil { // it looks beyond its windows, or reads rows
 			return e
 		}
 		w.args, w.grid, w.rangeMs = e.Args, g.at(vs.Timestamp, vs.OriginalOffset), sel.Range.Milliseconds()
-		r.prep.windowed[vs.LabelMatchers[0]] = w
+		r.prep.add(vs.LabelMatchers).windows = w
 		marked := *sel
 		marked.Range = time.Millisecond
 		args := append(parser.Expressions(nil), e.Args...)
