@@ -32,7 +32,7 @@ func (g Group) span() blocks.Range {
 // Groups finds the series that match any of the selectors. The error is a *RequestError or the
 // cause of ctx's end.
 func (q *Querier) Groups(ctx context.Context, sels ...Selector) ([]Group, error) {
-	return q.groups(ctx, sels, math.MaxInt, nil)
+	return q.groups(ctx, sels, math.MaxInt, new(Warnings))
 }
 
 // WarnUnread warns if an answer may lack series, because their labels are out of reach.
@@ -55,9 +55,7 @@ func (q *Querier) streamed(ctx context.Context, sels []Selector, warn *Warnings)
 
 // groups selects series, up to the limit of a request, and splits them into groups of at most maxIDs.
 func (q *Querier) groups(ctx context.Context, sels []Selector, maxIDs int, warn *Warnings) ([]Group, error) {
-	if warn != nil {
-		q.WarnUnread(warn)
-	}
+	q.WarnUnread(warn)
 	ids, err := q.selected(ctx, sels)
 	if err != nil {
 		return nil, err

@@ -2,6 +2,10 @@
 // series in an in-memory label index and groups them by storage group. It reads each group once for
 // all of its series, so the cost of a request grows with the number of groups, not of series.
 //
+// A request goes through the files in this order: selector.go and admit.go parse what it selects, select.go finds the series, groups.go
+// groups them, plan.go says from which levels a range is read, read.go reads rows and puts the chunks of a slice together, and
+// points.go, summary.go, export.go and spans.go make answers of these.
+//
 // Times are in Unix ms, ranges are half open. Answers of raw samples include non-finite values;
 // computed answers leave them out. Memory is bounded by the samples of one group in one slice, or
 // by the number of buckets requested, not by the range. A slice with more samples than a request

@@ -21,10 +21,10 @@ import (
 //  2. It is known when a reading found nothing from a day on, and ingest has told of nothing since. Samples are durable
 //     before ingest tells of them: so whoever reads finds them, or hears of them after.
 //     Nothing is noted where stored data is damaged, or what was known has been forgotten meanwhile.
-//  3. What other processes take nobody tells of: there, that nothing was found serves for unseenFor
-//     from when the reading began.
-//  4. What a reading comes to is noted group by group, and it goes on when the request that began
-//     it has gone. Who asks the same meanwhile waits for it.
+//  3. Nobody reports the samples that other processes take. Where there are such processes, a series counts as unseen only for
+//     unseenFor after the reading that did not find it began.
+//  4. A reading notes what it finds group by group. It goes on when the request that began it has gone: another request that asks
+//     the same waits for it.
 type Sightings struct {
 	shared bool
 
@@ -226,8 +226,8 @@ type question struct {
 
 // sighted is what looking came to.
 type sighted struct {
-	ids  []metric.ScheduleID
-	said []string
+	ids      []metric.ScheduleID
+	warnings []string
 }
 
 func (q *Querier) seenSince(ctx context.Context, ids []metric.ScheduleID, day int32, warn *Warnings) ([]metric.ScheduleID, error) {
@@ -246,7 +246,7 @@ func (q *Querier) seenSince(ctx context.Context, ids []metric.ScheduleID, day in
 	if err != nil {
 		return nil, err
 	}
-	warn.merge(found.said)
+	warn.merge(found.warnings)
 	// It may have begun before this was asked for, and ingest has told of more since.
 	seen, _, _, _ = s.since(ids, day, q.nowMs())
 	seen = append(seen, found.ids...)
@@ -297,29 +297,29 @@ func (q *Querier) look(
 	}
 	var found sighted
 	warn := new(Warnings)
-	for there, err := range inOrder(ctx, q, q.grouped(ids, math.MaxInt), func(ctx context.Context, g Group) ([]metric.ScheduleID, error) {
+	for id, err := range inOrder(ctx, q, q.grouped(ids, math.MaxInt), func(ctx context.Context, g Group) ([]metric.ScheduleID, error) {
 		on, whole, err := q.lookIn(ctx, g, all, warn)
 		if err != nil {
 			return nil, err
 		}
 		tell(g.ids, on, whole)
-		var there []metric.ScheduleID
+		var seen []metric.ScheduleID
 		for i, id := range g.ids {
 			if on[i] != 0 {
-				there = append(there, id)
+				seen = append(seen, id)
 			}
 		}
-		return there, nil
+		return seen, nil
 	}) {
 		if err != nil {
 			return sighted{}, err
 		}
-		found.ids = append(found.ids, there)
+		found.ids = append(found.ids, id)
 	}
 	for _, s := range all {
 		warn.merge(s.plan.List())
 	}
-	found.said = warn.List()
+	found.warnings = warn.List()
 	return found, nil
 }
 
@@ -332,13 +332,13 @@ func (q *Querier) lookIn(ctx context.Context, g Group, all []stretch, warn *Warn
 			if err := q.lookAt(ctx, g, on, s.planner.For(g).parts, damage); err != nil {
 				return nil, false, err
 			}
-			if said := damage.List(); len(said) > 0 {
+			if damages := damage.List(); len(damages) > 0 {
 				for i := range on {
 					if on[i] == 0 {
 						on[i] = unsure
 					}
 				}
-				warn.merge(said)
+				warn.merge(damages)
 			}
 		}
 		whole = whole && len(s.plan.List()) == 0
