@@ -138,6 +138,10 @@ func (s *slice) next(ch storage.RawChunk, yield func(storage.RawChunk, error) bo
 	if s.bytes += len(ch.Data); s.kept == nil || s.bytes > maxListed {
 		return (before > maxListed || s.give(yield)) && yield(ch, nil)
 	}
+	const step = 64 << 10
+	if n := len(ch.Data); n > cap(s.room)-len(s.room) {
+		s.room = make([]byte, 0, max(n, step))
+	}
 	from := len(s.room)
 	s.room = append(s.room, ch.Data...)
 	ch.Data = s.room[from:len(s.room):len(s.room)]
