@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/quern/quern/internal/access/bound"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 )
 
 // Role is a set of what somebody may do. A route needs one role, or none.
@@ -83,9 +83,9 @@ type Grant struct {
 	// Bound are the series that the client may write and read, nil for all.
 	Bound *bound.Bound
 	// Rate bounds the samples that the client sends. Nil bounds nothing.
-	Rate *admission.Rate
+	Rate *limits.Rate
 	// Limits are those of the client's queries.
-	Limits admission.Limits
+	Limits limits.Limits
 }
 
 type grantKey struct{}
@@ -93,7 +93,7 @@ type grantKey struct{}
 // WithGrant returns the context of a request that is granted g. What finds series, and what takes samples, enforce by
 // this context what the grant's token is bound to.
 func WithGrant(ctx context.Context, g Grant) context.Context {
-	return admission.WithRate(bound.WithBound(context.WithValue(ctx, grantKey{}, g), g.Bound), g.Rate)
+	return limits.WithRate(bound.WithBound(context.WithValue(ctx, grantKey{}, g), g.Bound), g.Rate)
 }
 
 // FromContext returns the grant of the request whose context it is. Without one, nothing is granted.

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 )
 
 // allowance is how many attempts may be made at once, and the time after which one more may.
@@ -40,7 +40,7 @@ type attempts struct {
 
 // origin identifies whose attempts are counted together.
 type origin struct {
-	client admission.Client
+	client limits.Client
 	name   string // if the client is not known: the address that stands for many clients, or the holder of sessions
 	allowance
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/limits/throttle"
+	"github.com/quern/quern/internal/limits"
 )
 
 const (
@@ -34,7 +34,7 @@ const (
 type Audit struct {
 	log *slog.Logger
 	// strangers are told apart by address, known by name.
-	strangers, known *throttle.Topics
+	strangers, known *limits.Topics
 	leftOut          prometheus.Counter
 }
 
@@ -42,7 +42,7 @@ type Audit struct {
 func NewAudit(log *slog.Logger, clk clock.Clock, metrics prometheus.Registerer) *Audit {
 	return &Audit{
 		log:       log,
-		strangers: throttle.NewTopics(clk, refusedEvery, toldApart), known: throttle.NewTopics(clk, refusedEvery, toldApart),
+		strangers: limits.NewTopics(clk, refusedEvery, toldApart), known: limits.NewTopics(clk, refusedEvery, toldApart),
 		leftOut: promauto.With(metrics).NewCounter(prometheus.CounterOpts{
 			Name: "quern_audit_left_out_total",
 			Help: "Refused requests and credentials without a line in the audit log, which has one a second for a client.",
@@ -63,7 +63,7 @@ func (a *Audit) Refused(r *http.Request, g Grant, action string, code int) {
 }
 
 // pass returns whether to log that something was refused, and how much was left out before.
-func (a *Audit) pass(topics *throttle.Topics, who string) (more int, pass bool) {
+func (a *Audit) pass(topics *limits.Topics, who string) (more int, pass bool) {
 	more, pass = topics.Pass(who)
 	if !pass {
 		a.leftOut.Inc()

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 )
 
 // Lock says whom a server lets in.
@@ -46,7 +46,7 @@ type Options struct {
 	// Hosts are the server's names beside localhost, for Insecure.
 	Hosts Hosts
 	// Clients tells clients apart. Required.
-	Clients *admission.Clients
+	Clients *limits.Clients
 	// Audit receives what fails. Required.
 	Audit *Audit
 	// Users are required for Locked, and ignored otherwise.
@@ -143,7 +143,7 @@ func (d *Door) token(r *http.Request, text string) (Grant, error) {
 func (t *Token) grant() Grant {
 	return Grant{
 		Name: fmt.Sprintf("token %s (%s)", t.Name, t.ID), Roles: t.Roles,
-		Token: t.ID, Bound: t.bound, Rate: t.rate, Limits: admission.Limits{Turns: t.Limits.Queries},
+		Token: t.ID, Bound: t.bound, Rate: t.rate, Limits: limits.Limits{Turns: t.Limits.Queries},
 	}
 }
 
@@ -276,7 +276,7 @@ func (d *Door) mayTry(r *http.Request, from origin, name string) error {
 }
 
 func (d *Door) from(r *http.Request) origin {
-	if client := d.opts.Clients.Of(r.RemoteAddr); client != (admission.Client{}) {
+	if client := d.opts.Clients.Of(r.RemoteAddr); client != (limits.Client{}) {
 		return origin{client: client, allowance: perAddress}
 	}
 	return origin{name: host(r), allowance: perProxy}

@@ -21,7 +21,7 @@ import (
 	"github.com/quern/quern/internal/access"
 	"github.com/quern/quern/internal/access/accesstest"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 )
 
 var start = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
@@ -83,7 +83,7 @@ func newEntranceOver(t *testing.T, lock access.Lock, docs *accesstest.Memory) *e
 	e.tokens, e.sessions = access.NewTokens(docs, e.clk, slog.New(slog.NewTextHandler(e.log, nil))), access.NewSessions(docs, e.clk)
 	e.Door = access.NewDoor(access.Options{
 		Tokens: e.tokens, Sessions: e.sessions, Hosts: access.Hosts{"Quern.example"},
-		Lock: lock, Clock: e.clk, Clients: admission.NewClients(admission.Loopback()), Users: e.users,
+		Lock: lock, Clock: e.clk, Clients: limits.NewClients(limits.Loopback()), Users: e.users,
 		Audit: access.NewAudit(slog.New(slog.NewTextHandler(e.log, nil)), e.clk, e.metrics),
 	})
 	return e

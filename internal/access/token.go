@@ -27,7 +27,7 @@ import (
 	"github.com/quern/quern/internal/access/bound"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/documents/shelf"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/storage"
 )
 
@@ -71,7 +71,7 @@ type Token struct {
 
 	sum   [sha256.Size]byte // of the secret
 	bound *bound.Bound
-	rate  *admission.Rate
+	rate  *limits.Rate
 }
 
 // TokenLimits are the limits of a token. 0 is no limit of its own.
@@ -303,7 +303,7 @@ func (t *Tokens) parse(d *storage.Document) *stored {
 		s.token.bound, _ = bound.Parse(b.Match, b.Series) // it has just been parsed
 	}
 	if n := b.SamplesPerSecond; n > 0 {
-		s.token.rate = admission.NewRate(n, t.clk.Elapsed)
+		s.token.rate = limits.NewRate(n, t.clk.Elapsed)
 	}
 	return s
 }

@@ -16,7 +16,7 @@ import (
 
 	"github.com/quern/quern/internal/agent/hostmetrics"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/limits/throttle"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/metric"
 )
 
@@ -187,7 +187,7 @@ type Agent struct {
 	sender    Sender
 	clock     clock.Clock
 	log       *slog.Logger
-	topics    *throttle.Topics
+	topics    *limits.Topics
 
 	queue *queue
 	// wake holds a token when the queue may have something to send.
@@ -229,7 +229,7 @@ func New(p Parts, o Options) (*Agent, error) {
 		sender:    p.Sender,
 		clock:     p.Clock,
 		log:       p.Logger,
-		topics:    throttle.NewTopics(p.Clock, topicEvery, maxTopics),
+		topics:    limits.NewTopics(p.Clock, topicEvery, maxTopics),
 		queue:     newQueue(o.QueueLimit, o.QueueLimitBytes),
 		wake:      make(chan struct{}, 1),
 	}, nil

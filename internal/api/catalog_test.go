@@ -20,7 +20,7 @@ import (
 	"github.com/quern/quern/internal/app/engine"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/ingest"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/registry"
@@ -229,7 +229,7 @@ func TestCardinalityOfSeries(t *testing.T) {
 
 // TestCatalogRequests: bad parameters are named, and each request takes a turn, has an end and is charged.
 func TestCatalogRequests(t *testing.T) {
-	turns := admission.NewTurns(admission.TurnOptions{N: 1, Name: "queries", Clients: admission.NewClients(nil)})
+	turns := limits.NewTurns(limits.TurnOptions{N: 1, Name: "queries", Clients: limits.NewClients(nil)})
 	s := newCatalogServer(t, registry.Options{}, reading.Turns{Queries: turns, QueryTimeout: time.Minute})
 	for target, want := range map[string]string{
 		wire.CardinalityPath + "?limit=0": "limit=", wire.CardinalityPath + "?limit=10001": "from 1 to 10000", wire.CardinalityPath + "?days=32": "from 1 to 31",

@@ -13,7 +13,7 @@ import (
 
 	"github.com/quern/quern/internal/access"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/protocol/push"
 	"github.com/quern/quern/internal/protocol/respond"
 )
@@ -97,7 +97,7 @@ func (in *instruments) throttled(ctx context.Context, w http.ResponseWriter) {
 	if !ok || token == "" {
 		return
 	}
-	if rec.code == http.StatusTooManyRequests || rec.code == http.StatusServiceUnavailable && admission.MaySpend(ctx) != nil {
+	if rec.code == http.StatusTooManyRequests || rec.code == http.StatusServiceUnavailable && limits.MaySpend(ctx) != nil {
 		in.limited.WithLabelValues(token).Inc()
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/apitest"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/storage"
 )
 
@@ -38,7 +38,7 @@ func newEntrance(t *testing.T) *entrance {
 	require.NoError(t, sessions.Refresh(t.Context()))
 	audit := access.NewAudit(slog.New(slog.NewTextHandler(&e.log, nil)), clk, nil)
 	door := access.NewDoor(access.Options{
-		Lock: access.Locked, Clock: clk, Clients: admission.NewClients(nil), Audit: audit, Tokens: tokens, Sessions: sessions,
+		Lock: access.Locked, Clock: clk, Clients: limits.NewClients(nil), Audit: audit, Tokens: tokens, Sessions: sessions,
 	})
 	api.NewLogin(door, audit).Register(e.table)
 	api.NewTokens(tokens).Register(e.table)

@@ -24,7 +24,7 @@ import (
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/blocks/sketch"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/storage"
@@ -232,7 +232,7 @@ func TestPatternsOfARequest(t *testing.T) {
 	// Memory charged for compiling in one request is not available to others.
 	var server *api.Server
 	newReadServerWith(t, nil, reading.Turns{}, func(it *api.Server) string { server = it; return "" })
-	claim := server.Opts().Forms.Claim(admission.Client{})
+	claim := server.Opts().Forms.Claim(limits.Client{})
 	require.True(t, claim.Grow(120<<20))
 	require.Equal(t, http.StatusTooManyRequests, ask(t, server, http.MethodGet, "/api/v1/export?match[]="+url.QueryEscape(some), "").Code)
 	claim.Release()
@@ -244,7 +244,7 @@ func TestPatternsOfARequest(t *testing.T) {
 // TestQueriesHaveATimeout: the timeout covers all queries, including their wait for a turn. Exports
 // wait for their turn, but then have no timeout.
 func TestQueriesHaveATimeout(t *testing.T) {
-	turns := admission.NewTurns(admission.TurnOptions{N: 1, Name: "queries", Clients: admission.NewClients(nil)})
+	turns := limits.NewTurns(limits.TurnOptions{N: 1, Name: "queries", Clients: limits.NewClients(nil)})
 	give, err := turns.Take(t.Context(), "")
 	require.NoError(t, err)
 	defer give()

@@ -16,7 +16,7 @@ import (
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/apitest"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 )
 
 // TestRequestsOfOneConnection: requests of HTTP/2 are counted like connections, whatever the connections are. A client
@@ -35,7 +35,7 @@ func TestRequestsOfOneConnection(t *testing.T) {
 	ts := httptest.NewUnstartedServer(nil)
 	ts.EnableHTTP2 = true
 	ts.Config = api.NewHTTPServer(handler, api.Serving{
-		Clock: clock.System{}, Logger: s.Opts().Logger, Stall: time.Minute, Clients: admission.NewClients(nil), Requests: most,
+		Clock: clock.System{}, Logger: s.Opts().Logger, Stall: time.Minute, Clients: limits.NewClients(nil), Requests: most,
 	})
 	ts.StartTLS()
 	defer ts.Close()

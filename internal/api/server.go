@@ -35,7 +35,7 @@ import (
 	"github.com/quern/quern/internal/api/page"
 	"github.com/quern/quern/internal/api/reading"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/protocol/annotations"
 	"github.com/quern/quern/internal/protocol/collectd"
@@ -54,9 +54,9 @@ import (
 type Metadata interface {
 	// Note is called concurrently, for every series of every request. It MUST NOT keep any string
 	// of m: they are views into a buffer that the next request reuses.
-	Note(from admission.Client, m metric.Metadata)
+	Note(from limits.Client, m metric.Metadata)
 	// Add is Note for a client that may not replace what others have said.
-	Add(from admission.Client, m metric.Metadata)
+	Add(from limits.Client, m metric.Metadata)
 }
 
 // Registrar adds its own endpoints.
@@ -123,7 +123,7 @@ type Options struct {
 	Limits push.Limits
 	// Clients tells clients apart, so that none gets more than its share. By default, the loopback
 	// address stands for many clients.
-	Clients *admission.Clients
+	Clients *limits.Clients
 	// MaxBodyBytes bounds the form of one request to an endpoint that does not ingest. The default
 	// is 1 MiB.
 	MaxBodyBytes int64
@@ -146,20 +146,20 @@ type Options struct {
 type Budgets struct {
 	// Bodies are for all ingest requests except imports: their bodies, compressed and decompressed,
 	// and the decoded data.
-	Bodies *admission.Budget
+	Bodies *limits.Budget
 	// Imports are for lines, decompressors and batches, see importer.MaxBytes, and for parsed selectors of annotations.
-	Imports *admission.Budget
+	Imports *limits.Budget
 	// Forms are for forms, and the data parsed from forms and URLs; see query.Admit.
-	Forms *admission.Budget
+	Forms *limits.Budget
 	// Strangers are for forms to endpoints that are open to all.
-	Strangers *admission.Budget
+	Strangers *limits.Budget
 	// Answers are for the encoders of answers that are being compressed. An answer beyond them is sent as it is.
-	Answers *admission.Budget
+	Answers *limits.Budget
 }
 
 // newBudget returns a budget of least bytes, or more if the largest request needs more.
-func newBudget(least, largest int64) *admission.Budget {
-	return admission.NewBudget(max(least, 2*largest), largest)
+func newBudget(least, largest int64) *limits.Budget {
+	return limits.NewBudget(max(least, 2*largest), largest)
 }
 
 // EnsureDefaults fills in unset fields.
@@ -176,7 +176,7 @@ func (o *Options) EnsureDefaults() {
 		o.Audit = access.NewAudit(slog.New(slog.DiscardHandler), o.Clock, nil)
 	}
 	if o.Clients == nil {
-		o.Clients = admission.NewClients(admission.Loopback())
+		o.Clients = limits.NewClients(limits.Loopback())
 	}
 }
 
@@ -405,14 +405,14 @@ type Serving struct {
 	Stall time.Duration
 	// Requests is how many may be in progress, of which one client has half.
 	Requests int
-	Clients  *admission.Clients
+	Clients  *limits.Clients
 }
 
 // NewHTTPServer returns an http.Server for a handler, with timeouts and limits that a slow or
 // hostile client cannot evade. The caller adds a listener and shuts the server down.
 func NewHTTPServer(h http.Handler, with Serving) *http.Server {
 	with.Stall = cmp.Or(with.Stall, defaultStall)
-	requests := admission.NewRequests(with.Requests, with.Clients, http.HandlerFunc(refuseRequest))
+	requests := limits.NewRequests(with.Requests, with.Clients, http.HandlerFunc(refuseRequest))
 	return &http.Server{
 		Handler:           demandProgress(requests.Limit(h), with.Clock, with.Stall),
 		ReadHeaderTimeout: 10 * time.Second,
@@ -480,12 +480,12 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 	if bounded {
 		whole := false
 		defer func() { s.audit(w, r, to, grant, whole, "") }()
-		s.routes.ServeHTTP(w, r.WithContext(admission.WithClient(r.Context(), client)))
+		s.routes.ServeHTTP(w, r.WithContext(limits.WithClient(r.Context(), client)))
 		whole = true
 		return
 	}
 	if grant.Token != "" {
-		client = admission.OfToken(grant.Token, grant.Limits)
+		client = limits.OfToken(grant.Token, grant.Limits)
 	}
 	budget, most := s.opts.Forms, cmp.Or(to.BodyBytes, s.opts.MaxBodyBytes)
 	if to.Role == access.Anyone {
@@ -499,7 +499,7 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 	}
 	claim := budget.Claim(client)
 	defer claim.Release()
-	r = r.WithContext(admission.WithClient(admission.WithClaim(r.Context(), &claim), client))
+	r = r.WithContext(limits.WithClient(limits.WithClaim(r.Context(), &claim), client))
 	var form []byte
 	if r.Body != nil && r.Body != http.NoBody {
 		form, err = readForm(r.Body, most, &claim)
@@ -525,7 +525,7 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 }
 
 // readForm reads the body, of at most so many bytes, of a request to an endpoint that does not ingest.
-func readForm(from io.Reader, most int64, claim *admission.Claim) ([]byte, error) {
+func readForm(from io.Reader, most int64, claim *limits.Claim) ([]byte, error) {
 	var form []byte
 	for {
 		if len(form) == cap(form) {

@@ -24,7 +24,7 @@ import (
 	"github.com/quern/quern/internal/api/apitest"
 	"github.com/quern/quern/internal/api/reading"
 	"github.com/quern/quern/internal/ingest"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/protocol/importer"
 	"github.com/quern/quern/internal/protocol/push"
@@ -157,7 +157,7 @@ func TestIndex(t *testing.T) {
 // TestHalfOfEachBudgetRemains: by default, as with other limits, one client holds at most half of
 // each budget, and its largest request fits into that.
 func TestHalfOfEachBudgetRemains(t *testing.T) {
-	var all admission.Clients
+	var all limits.Clients
 	for _, size := range []int64{0, 1 << 20, 100 << 20, 1 << 30} {
 		o := apitest.Options(t)
 		o.Limits = push.Limits{CompressedBytes: size, BodyBytes: 4 * size}
@@ -165,7 +165,7 @@ func TestHalfOfEachBudgetRemains(t *testing.T) {
 		s, err := api.New(o)
 		require.NoError(t, err)
 		for name, c := range map[string]struct {
-			budget  *admission.Budget
+			budget  *limits.Budget
 			largest int64
 		}{
 			"bodies":  {s.Opts().Bodies, s.Opts().Limits.RequestBytes()},
@@ -186,11 +186,11 @@ func TestHalfOfEachBudgetRemains(t *testing.T) {
 // whose is an appender and a back-filler that notes whose the samples are.
 type whose struct {
 	apitest.AcceptAll
-	clients []admission.Client
+	clients []limits.Client
 }
 
 func (w *whose) Append(ctx context.Context, reports []ingest.Report) (ingest.Result, error) {
-	w.clients = append(w.clients, admission.ClientOf(ctx))
+	w.clients = append(w.clients, limits.ClientOf(ctx))
 	return w.AcceptAll.Append(ctx, reports)
 }
 
@@ -208,7 +208,7 @@ func TestIngestKnowsTheClient(t *testing.T) {
 		got := &whose{}
 		s := apitest.Server(t, func(o *api.Options) {
 			o.Appender, o.BackFiller, o.Sources = got, got, metric.SourceLabels{"host"}
-			o.Clients = admission.NewClients(admission.Loopback())
+			o.Clients = limits.NewClients(limits.Loopback())
 		})
 		for _, address := range []string{"192.0.2.1:1", "127.0.0.1:1"} {
 			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader(body))
@@ -217,7 +217,7 @@ func TestIngestKnowsTheClient(t *testing.T) {
 			s.ServeHTTP(w, r)
 			require.Less(t, w.Code, 300, "%s: %s", path, w.Body)
 		}
-		require.Equal(t, []admission.Client{s.Opts().Clients.Of("192.0.2.1:2"), {}}, got.clients, path)
+		require.Equal(t, []limits.Client{s.Opts().Clients.Of("192.0.2.1:2"), {}}, got.clients, path)
 		require.NotEqual(t, got.clients[0], got.clients[1], path)
 	}
 }
@@ -313,7 +313,7 @@ func TestFormLimit(t *testing.T) {
 		require.Len(t, got, 98)
 		require.Equal(t, 413, send(101))
 	}
-	claim := s.Opts().Forms.Claim(admission.Client{})
+	claim := s.Opts().Forms.Claim(limits.Client{})
 	require.True(t, claim.Grow(5<<10))
 	require.Equal(t, 429, send(10))
 	claim.Release()
@@ -387,7 +387,7 @@ func TestAggregationStatus(t *testing.T) {
 	require.Equal(t, 400, apitest.Get(t, waiting, "GET", "/api/v1/status/aggregation?waiting=perhaps").Code)
 
 	// Waiting work is read from all marks. That takes a turn and releases it.
-	turns := admission.NewTurns(admission.TurnOptions{N: 1, Name: "queries", Clients: admission.NewClients(nil)})
+	turns := limits.NewTurns(limits.TurnOptions{N: 1, Name: "queries", Clients: limits.NewClients(nil)})
 	busy := apitest.Server(t, func(o *api.Options) {
 		o.Status, o.Turns = apitest.Status{}, reading.Turns{Queries: turns, QueryTimeout: time.Millisecond}
 	})
@@ -403,7 +403,7 @@ func TestAggregationStatus(t *testing.T) {
 
 	// So has what is outstanding, of which the marks are read too: one of its own, so that it can be
 	// seen while all queries are busy.
-	own := admission.NewTurns(admission.TurnOptions{N: 1, Name: "status", Clients: admission.NewClients(nil)})
+	own := limits.NewTurns(limits.TurnOptions{N: 1, Name: "status", Clients: limits.NewClients(nil)})
 	give, err = own.Take(t.Context(), "")
 	require.NoError(t, err)
 	limited := reading.Turns{Queries: turns, Status: own, QueryTimeout: time.Millisecond}
@@ -454,7 +454,7 @@ func TestSlices(t *testing.T) {
 	require.Equal(t, 405, apitest.Get(t, s, "DELETE", path).Code)
 
 	// It reads all marks, so it takes a turn of the queries.
-	turns := admission.NewTurns(admission.TurnOptions{N: 1, Name: "queries", Clients: admission.NewClients(nil)})
+	turns := limits.NewTurns(limits.TurnOptions{N: 1, Name: "queries", Clients: limits.NewClients(nil)})
 	busy := apitest.Server(t, func(o *api.Options) {
 		o.Status, o.Turns = rangedStatus{}, reading.Turns{Queries: turns, QueryTimeout: time.Millisecond}
 	})
@@ -470,7 +470,7 @@ func TestSlices(t *testing.T) {
 	}
 	require.Equal(t, 503, failing(storage.ErrUnavailable))
 	require.Equal(t, 500, failing(storage.ErrCorrupt))
-	require.Equal(t, 429, failing(admission.ErrNoRoom))
+	require.Equal(t, 429, failing(limits.ErrNoRoom))
 }
 
 // TestPage: browsers get the page at its addresses, from links of others too, and other programs get what they always

@@ -17,7 +17,7 @@ import (
 	"github.com/quern/quern/internal/api/reading"
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/protocol/respond"
 	"github.com/quern/quern/internal/storage"
@@ -58,19 +58,19 @@ func gauge(t *testing.T, g prometheus.Gatherer, name, kind string) int {
 func TestStalledExports(t *testing.T) {
 	const turns = 2
 	held := func(stalled int, stall time.Duration, do func(s *readServer, metrics *prometheus.Registry)) (heap uint64) {
-		metrics, clients := prometheus.NewRegistry(), admission.NewClients(admission.Loopback())
+		metrics, clients := prometheus.NewRegistry(), limits.NewClients(limits.Loopback())
 		var lc net.ListenConfig
 		l, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
 		require.NoError(t, err)
 		var web *http.Server
 		s := newReadServerWith(t, nil, reading.Turns{
-			Queries: admission.NewTurns(admission.TurnOptions{N: turns, Name: "queries", Wait: time.Minute, Clients: clients, Metrics: metrics}),
-			Exports: admission.NewTurns(admission.TurnOptions{N: turns, Name: "exports", Wait: time.Minute, Clients: clients, Metrics: metrics}),
+			Queries: limits.NewTurns(limits.TurnOptions{N: turns, Name: "queries", Wait: time.Minute, Clients: clients, Metrics: metrics}),
+			Exports: limits.NewTurns(limits.TurnOptions{N: turns, Name: "exports", Wait: time.Minute, Clients: clients, Metrics: metrics}),
 		}, func(s *api.Server) string {
 			web = api.NewHTTPServer(s, api.Serving{
 				Clock: clock.System{}, Logger: s.Opts().Logger, Stall: stall, Clients: clients, Requests: 1000,
 			})
-			go func() { _ = web.Serve(admission.Limit(l, 1000, clients, api.RefuseConnection)) }()
+			go func() { _ = web.Serve(limits.Limit(l, 1000, clients, api.RefuseConnection)) }()
 			return "http://" + l.Addr().String()
 		})
 		defer web.Close()
@@ -118,8 +118,8 @@ func TestStalledExports(t *testing.T) {
 
 // TestTooManyWait: requests beyond the queue do not wait.
 func TestTooManyWait(t *testing.T) {
-	clients := admission.NewClients(admission.Loopback())
-	exports := admission.NewTurns(admission.TurnOptions{N: 1, Name: "exports", Wait: time.Millisecond, Clients: clients})
+	clients := limits.NewClients(limits.Loopback())
+	exports := limits.NewTurns(limits.TurnOptions{N: 1, Name: "exports", Wait: time.Millisecond, Clients: clients})
 	give, err := exports.Take(t.Context(), "")
 	require.NoError(t, err)
 	s := newReadServerWith(t, nil, reading.Turns{Exports: exports}, nil)
@@ -132,7 +132,7 @@ func TestTooManyWait(t *testing.T) {
 	code, _, _ = s.get("/api/v1/export", "match[]", "cpu")
 	require.Equal(t, http.StatusOK, code)
 
-	code, after := respond.Failure(t.Context(), admission.ErrQueueFull)
+	code, after := respond.Failure(t.Context(), limits.ErrQueueFull)
 	require.Equal(t, http.StatusTooManyRequests, code)
 	require.NotEmpty(t, after)
 }

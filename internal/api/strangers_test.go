@@ -15,7 +15,7 @@ import (
 	"github.com/quern/quern/internal/access/route"
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/apitest"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/protocol/respond"
 )
 
@@ -30,7 +30,7 @@ func takesStrangers(o *api.Options) {
 // takes no memory from others. A GET has none.
 func TestFormsOfStrangers(t *testing.T) {
 	const form = "Content-Type: application/x-www-form-urlencoded\r\n"
-	forms := admission.NewBudget(1<<30, 0)
+	forms := limits.NewBudget(1<<30, 0)
 	apitest.InBubble(t, func(o *api.Options) {
 		takesStrangers(o)
 		o.Forms = forms
@@ -51,7 +51,7 @@ func TestFormsOfStrangers(t *testing.T) {
 		code, _ = post("/form", "x="+strings.Repeat("1", 4<<10))
 		require.Equal(t, 200, code)
 
-		others := forms.Claim(admission.Client{})
+		others := forms.Claim(limits.Client{})
 		require.True(t, others.Grow(1<<30))
 		code, _ = post("/form", "x=1")
 		require.Equal(t, 429, code)

@@ -9,8 +9,7 @@ import (
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/documents/metadata"
 	"github.com/quern/quern/internal/ingest"
-	"github.com/quern/quern/internal/limits/admission"
-	"github.com/quern/quern/internal/limits/throttle"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/rollup"
 	"github.com/quern/quern/internal/shards"
@@ -46,7 +45,7 @@ func (s *server) start(ctx context.Context) {
 	if s.graphite != nil {
 		s.log.Info("serving Graphite", "graphite_address", s.lines.Addr().String())
 		s.background.Go(func() {
-			if err := s.graphite.Serve(s.linesOverTLS(admission.Limit(s.lines, s.accepts.graphite, s.clients, nil))); err != nil {
+			if err := s.graphite.Serve(s.linesOverTLS(limits.Limit(s.lines, s.accepts.graphite, s.clients, nil))); err != nil {
 				s.log.Error("Graphite server failed", "err", err)
 			}
 		})
@@ -128,7 +127,7 @@ func (s *server) recordError(ctx context.Context, component string, err error) {
 
 // every calls do repeatedly, with a pause of span, until ctx is done, and logs failures.
 func (s *server) every(ctx context.Context, span time.Duration, failure string, do func(context.Context) error) {
-	warnings := throttle.New(s.clk, warnEvery)
+	warnings := limits.NewThrottle(s.clk, warnEvery)
 	for {
 		if err := do(ctx); err != nil && ctx.Err() == nil {
 			if skipped, ok := warnings.Pass(); ok {

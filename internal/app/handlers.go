@@ -17,7 +17,7 @@ import (
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/documents/dashboard"
 	"github.com/quern/quern/internal/documents/group"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/operate/aggregation"
 	"github.com/quern/quern/internal/operate/deletion"
 	"github.com/quern/quern/internal/operate/explain"
@@ -55,8 +55,8 @@ func (s *server) build(ctx context.Context) (err error) {
 
 	// An aggregator has no flags for queries, and beside those at the status one turn: at reading what waits.
 	timeout := cmp.Or(s.cfg.Query.Timeout, aggregatorTimeout)
-	turnsAt := func(name string, n int) *admission.Turns {
-		return admission.NewTurns(admission.TurnOptions{N: max(n, 1), Name: name, Wait: timeout, Clients: s.clients, Metrics: s.metrics})
+	turnsAt := func(name string, n int) *limits.Turns {
+		return limits.NewTurns(limits.TurnOptions{N: max(n, 1), Name: name, Wait: timeout, Clients: s.clients, Metrics: s.metrics})
 	}
 	turns := reading.Turns{
 		Queries: turnsAt("queries", s.cfg.Query.Concurrency), Exports: turnsAt("exports", exportTurns), Status: turnsAt("status", statusTurns),
@@ -99,7 +99,7 @@ func (s *server) build(ctx context.Context) (err error) {
 }
 
 // answers returns the endpoints that answer about what is stored.
-func (s *server) answers(notes *annotations.Book, turns reading.Turns, verifications *admission.Turns) ([]api.Registrar, error) {
+func (s *server) answers(notes *annotations.Book, turns reading.Turns, verifications *limits.Turns) ([]api.Registrar, error) {
 	e, log := s.engine, component(s.log, "http")
 	library, err := dashboard.NewLibrary(dashboard.Options{Documents: e.Store, Clock: s.clk, Files: s.dashboards, Demo: s.cfg.Demo})
 	if err != nil {

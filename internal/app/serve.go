@@ -23,7 +23,7 @@ import (
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/documents/dashboard"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/protocol/graphite"
 	"github.com/quern/quern/internal/storage"
 )
@@ -96,7 +96,7 @@ type server struct {
 	gathered *prometheus.Registry
 	demo     *demo.Generator // nil without --demo
 	lines    net.Listener    // for Graphite, nil without --graphite-listen
-	clients  *admission.Clients
+	clients  *limits.Clients
 	web      *webconfig.Config // nil without --web.config.file
 	// dashboards are those of files, nil without --dashboards.
 	dashboards *dashboard.Files
@@ -127,7 +127,7 @@ type server struct {
 }
 
 func newServer(with setup) *server {
-	s := &server{setup: with, patience: patience, gathered: prometheus.NewRegistry(), clients: admission.NewClients(with.cfg.Proxies)}
+	s := &server{setup: with, patience: patience, gathered: prometheus.NewRegistry(), clients: limits.NewClients(with.cfg.Proxies)}
 	s.gathered.MustRegister(
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
@@ -169,7 +169,7 @@ func (s *server) run(stopped context.Context, l net.Listener, started func(addr 
 		if s.scheme() == "https://" {
 			refuse = nil // it speaks no TLS
 		}
-		limited := admission.Limit(l, s.accepts.http, s.clients, refuse)
+		limited := limits.Limit(l, s.accepts.http, s.clients, refuse)
 		serving.Go(func() {
 			if err := s.serveOn(web, limited); !errors.Is(err, http.ErrServerClosed) {
 				fail(fmt.Errorf("serve HTTP: %w", err))

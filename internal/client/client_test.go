@@ -15,14 +15,14 @@ import (
 
 	"github.com/quern/quern/internal/api/compress"
 	"github.com/quern/quern/internal/client"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 )
 
 // TestCompressed: a client has answers compressed that come over a network, reads them as they were, with their trailers,
 // and sees where they break off.
 func TestCompressed(t *testing.T) {
 	long := strings.Repeat("many words\n", 100_000)
-	answers := compress.New(admission.NewBudget(4<<20, compress.AnswerBytes), admission.NewClients(nil))
+	answers := compress.New(limits.NewBudget(4<<20, compress.AnswerBytes), limits.NewClients(nil))
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Accepted", r.Header.Get("Accept-Encoding"))
 		answers.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

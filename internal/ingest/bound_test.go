@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/ingest"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/registry"
 	"github.com/quern/quern/internal/storage/storagetest"
 )
@@ -21,8 +21,8 @@ import (
 func TestPendingOfOneClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in, g := start(t, ingest.Options{MaxPending: 20}, registry.Options{})
-		clients := admission.NewClients(nil)
-		client := func(address string) context.Context { return admission.WithClient(t.Context(), clients.Of(address)) }
+		clients := limits.NewClients(nil)
+		client := func(address string) context.Context { return limits.WithClient(t.Context(), clients.Of(address)) }
 		greedy, other, third := client("192.0.2.1:1"), client("192.0.2.2:1"), client("192.0.2.3:1")
 		for range 2 { // what has been written is given back
 			hold := make(chan struct{})

@@ -12,7 +12,7 @@ import (
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/ingest"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/registry"
 )
@@ -74,12 +74,12 @@ func TestBound(t *testing.T) {
 func TestRateOfSenders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in, store := start(t, ingest.Options{}, registry.Options{})
-		ctx := admission.WithRate(t.Context(), admission.NewRate(2, clock.System{}.Elapsed))
+		ctx := limits.WithRate(t.Context(), limits.NewRate(2, clock.System{}.Elapsed))
 		_, err := in.Append(ctx, report(1, 2, 3, 4, 5, 6))
 		require.NoError(t, err)
 		writes := store.Count("Write")
 		_, err = in.Append(ctx, report(7))
-		var early *admission.RateError
+		var early *limits.RateError
 		require.ErrorAs(t, err, &early)
 		require.Equal(t, 2*time.Second, early.After)
 		require.Equal(t, writes, store.Count("Write"))

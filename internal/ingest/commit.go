@@ -8,7 +8,7 @@ import (
 
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/cache"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 )
@@ -16,11 +16,11 @@ import (
 // commit holds the samples that become durable together.
 type commit struct {
 	samples  []metric.Sample
-	clients  map[admission.Client]int // the number of samples of each
-	at       *blocks.Place            // nil unless the samples count as written earlier
-	openedAt time.Duration            // by the clock's Elapsed
-	full     chan struct{}            // closed when waiting for more gains nothing
-	done     chan struct{}            // closed when what follows is final
+	clients  map[limits.Client]int // the number of samples of each
+	at       *blocks.Place         // nil unless the samples count as written earlier
+	openedAt time.Duration         // by the clock's Elapsed
+	full     chan struct{}         // closed when waiting for more gains nothing
+	done     chan struct{}         // closed when what follows is final
 
 	err         error
 	overwritten []metric.Sample // the grouper's list
@@ -50,7 +50,7 @@ func (c *commit) outcome(samples []metric.Sample) error {
 func notStored(err error) error { return fmt.Errorf("samples not stored: %w", err) }
 
 func newCommit(buf []metric.Sample) *commit {
-	return &commit{samples: buf[:0], clients: make(map[admission.Client]int), full: make(chan struct{}), done: make(chan struct{})}
+	return &commit{samples: buf[:0], clients: make(map[limits.Client]int), full: make(chan struct{}), done: make(chan struct{})}
 }
 
 // wait returns when the samples are durable. The commit may hold samples of other calls:
@@ -96,7 +96,7 @@ func (in *Ingest) enqueue(samples []metric.Sample, held *hold) (*commit, error) 
 
 // admit counts n samples as pending if there is room for them. One client has up to half of the room, so that it does not
 // keep all others out; a report of any size is taken when nothing else waits. The caller holds mu.
-func (in *Ingest) admit(client admission.Client, n int) error {
+func (in *Ingest) admit(client limits.Client, n int) error {
 	if in.closed {
 		return ErrClosed
 	}
@@ -105,7 +105,7 @@ func (in *Ingest) admit(client admission.Client, n int) error {
 	case in.pending > 0 && in.pending+n > in.opts.MaxPending:
 		in.metrics.busy.Inc()
 		return ErrBusy
-	case client != admission.Client{} && waits > 0 && waits+n > share:
+	case client != limits.Client{} && waits > 0 && waits+n > share:
 		in.metrics.busy.Inc()
 		return fmt.Errorf("%w: %d of this client. One client may have %d, half of what may wait: send less at once, or try again",
 			ErrBusy, waits, share)
@@ -117,7 +117,7 @@ func (in *Ingest) admit(client admission.Client, n int) error {
 }
 
 // leave takes back n samples of a client that admit has counted. The caller holds mu.
-func (in *Ingest) leave(client admission.Client, n int) {
+func (in *Ingest) leave(client limits.Client, n int) {
 	in.pending -= n
 	in.metrics.pending.Set(float64(in.pending))
 	if in.pendingOf[client] -= n; in.pendingOf[client] == 0 {

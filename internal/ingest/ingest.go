@@ -14,8 +14,7 @@ import (
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/limits/admission"
-	"github.com/quern/quern/internal/limits/throttle"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/registry"
 	"github.com/quern/quern/internal/storage"
@@ -117,14 +116,14 @@ type Ingest struct {
 	scratch  sync.Pool
 
 	// warnings limits the log: while the store is away, every commit fails.
-	warnings *throttle.Throttle
+	warnings *limits.Throttle
 
 	mu   sync.Mutex
 	open *commit // the next one: it accepts samples
 	// pending is the number of samples in open and in the commit under way, and of those for which a hold keeps room.
 	// pendingOf is the same for each client; the zero Client stands for all that are unknown.
 	pending   int
-	pendingOf map[admission.Client]int
+	pendingOf map[limits.Client]int
 	closed    bool
 
 	wake    chan struct{} // has a value when open holds samples
@@ -140,10 +139,10 @@ func Start(ctx context.Context, p Parts, opts Options) *Ingest {
 	in := &Ingest{
 		store: p.Store, registry: p.Registry, writer: cache.NewWriter(p.Cache), places: p.Cache, grace: p.Cache.Timing().Grace, clk: p.Clock, opts: opts,
 		metrics:  newMetrics(opts.Metrics),
-		warnings: throttle.New(p.Clock, warnEvery),
+		warnings: limits.NewThrottle(p.Clock, warnEvery),
 		open:     newCommit(nil),
 
-		pendingOf: make(map[admission.Client]int),
+		pendingOf: make(map[limits.Client]int),
 		wake:      make(chan struct{}, 1),
 		tasks:     make(chan task),
 		closing:   make(chan struct{}),
@@ -160,7 +159,7 @@ func Start(ctx context.Context, p Parts, opts Options) *Ingest {
 // Append returns when each measurement of the reports is durable or rejected. It does not keep its
 // argument. If the error is not nil, the caller must take nothing as accepted and may send
 // everything again: a sample that was stored after all counts once. The error is ErrBusy if the
-// queue is full, a *admission.RateError if the client sends more than it may, and wraps a storage
+// queue is full, a *limits.RateError if the client sends more than it may, and wraps a storage
 // error if the store failed. Series that the request may not write, see bound.Of, are rejected.
 //
 // Once Append registers new series, it goes on after the end of ctx, see Outlive, until their samples
@@ -182,11 +181,11 @@ func (in *Ingest) append(ctx context.Context, reports []Report, ageCap time.Dura
 	}
 	r := in.scratch.Get().(*resolver)
 	defer in.scratch.Put(r)
-	held := hold{in: in, ctx: ctx, client: admission.ClientOf(ctx)}
+	held := hold{in: in, ctx: ctx, client: limits.ClientOf(ctx)}
 	for _, rep := range reports {
 		held.most += len(rep.Measurements)
 	}
-	if err := admission.Spend(ctx, held.most); err != nil {
+	if err := limits.Spend(ctx, held.most); err != nil {
 		return Result{}, err
 	}
 	defer held.release()

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 )
 
 // outliveTime is how long work for a client goes on after it has disconnected.
@@ -33,7 +33,7 @@ func Outlive(ctx context.Context) (context.Context, context.CancelFunc) {
 type hold struct {
 	in     *Ingest
 	ctx    context.Context // the caller's own until begin
-	client admission.Client
+	client limits.Client
 	// most is how many samples there may be.
 	most int
 	// room is how many samples the queue has room for, 0 once they are queued.

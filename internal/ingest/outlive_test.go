@@ -16,7 +16,7 @@ import (
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/ingest"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/registry"
@@ -178,28 +178,28 @@ func TestRoomIsKeptForWhatMayBeTaken(t *testing.T) {
 		g := newStore(clk)
 		stuck := &stuckClaim{Store: g, entered: make(chan struct{})}
 		in := ingest.Start(t.Context(), ingest.Parts{Store: g, Registry: registry.New(stuck, registry.Options{}), Cache: cache.New(g, clk, 1, cache.DefaultTiming()), Clock: clk}, ingest.Options{MaxPending: 4})
-		clients := admission.NewClients(nil)
+		clients := limits.NewClients(nil)
 		stranger, other := clients.Of("192.0.2.1:1"), clients.Of("192.0.2.2:1")
 		reports := report(1, 2, 3, 4)
 		reports[0].Measurements[0].TimeMs = -7
 		reports[0].Measurements[1].TimeMs = -7
-		ctx, leave := context.WithCancel(admission.WithClient(t.Context(), stranger))
+		ctx, leave := context.WithCancel(limits.WithClient(t.Context(), stranger))
 		ended := make(chan error, 1)
 		go func() {
 			_, err := in.Append(ctx, reports)
 			ended <- err
 		}()
 		<-stuck.entered
-		_, err := in.Append(admission.WithClient(t.Context(), stranger), report(1))
+		_, err := in.Append(limits.WithClient(t.Context(), stranger), report(1))
 		require.ErrorIs(t, err, ingest.ErrBusy)
 		require.ErrorContains(t, err, "2 of this client")
 		more := report(1, 2)
 		more[0].Source = "web-2"
-		_, err = in.Append(admission.WithClient(t.Context(), other), more)
+		_, err = in.Append(limits.WithClient(t.Context(), other), more)
 		require.NoError(t, err)
 		leave()
 		require.Error(t, <-ended)
-		_, err = in.Append(admission.WithClient(t.Context(), stranger), report(1, 2))
+		_, err = in.Append(limits.WithClient(t.Context(), stranger), report(1, 2))
 		require.NoError(t, err, "the room is free again")
 		require.NoError(t, in.Close())
 	})

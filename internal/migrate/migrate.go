@@ -31,7 +31,7 @@ import (
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/limits/pace"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/migrate/legacy"
 	"github.com/quern/quern/internal/registry"
@@ -137,7 +137,7 @@ type Migration struct {
 	reg    *registry.Registry
 	clk    clock.Clock
 	opts   Options
-	pace   *pace.Pace
+	pace   *limits.Pace
 	ladder metric.Ladder
 
 	// buckets are the buckets of the levels, 0 if the ladder has none.
@@ -166,7 +166,7 @@ func New(p Parts, opts Options) *Migration {
 	m := &Migration{
 		from: p.From, store: p.To, cache: p.Cache, clk: p.Clock, opts: opts, ladder: p.To.Settings().Ladder,
 		reg:  registry.New(p.To, registry.Options{MaxSources: 64}),
-		pace: pace.New(p.Clock, opts.Rate),
+		pace: limits.NewPace(p.Clock, opts.Rate),
 	}
 	for _, l := range legacy.Levels {
 		if b, err := m.ladder.Bucket(metric.FormatWidth(l.Width())); err == nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/util/strutil"
 
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 )
 
 const (
@@ -24,9 +24,9 @@ const (
 )
 
 // Admit checks whether the PromQL expressions or selectors of one request may be parsed. It charges
-// the memory that parsing takes to the request; see admission.Charge. Call it before any parser
+// the memory that parsing takes to the request; see limits.Charge. Call it before any parser
 // sees outside input, because the parser compiles regular expressions as it goes. Admit does not
-// check syntax; the parser does. The error is a *RequestError or admission.ErrNoRoom.
+// check syntax; the parser does. The error is a *RequestError or limits.ErrNoRoom.
 func Admit(ctx context.Context, texts ...string) error {
 	if len(texts) > MaxSelectors {
 		return badRequest("there are %d selectors, more than the %d that one request may have", len(texts), MaxSelectors)
@@ -54,7 +54,7 @@ func (p *parsed) admit(ctx context.Context, text string) error {
 			"list fewer values, repeat less, use fewer groups or classes such as \\pL, or ask in several requests", MaxParsedBytes>>20)
 	}
 	*p += parsed(n)
-	return admission.Charge(ctx, n)
+	return limits.Charge(ctx, n)
 }
 
 // maxCopying bounds the depth of an expression times its length. The engine writes the text of each node again for each

@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/stretchr/testify/require"
 
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/treecheck/linear"
 )
@@ -120,11 +120,11 @@ func TestWeightIsEnough(t *testing.T) {
 		"wide":           "(?i)" + strings.Repeat(`[B-\x{1e942}]`, 5),
 	} {
 		t.Run(name, func(t *testing.T) {
-			all := admission.NewBudget(query.MaxParsedBytes, 0)
-			claim := all.Claim(admission.Client{})
-			require.NoError(t, query.Admit(admission.WithClaim(t.Context(), &claim), matching(pattern)))
+			all := limits.NewBudget(query.MaxParsedBytes, 0)
+			claim := all.Claim(limits.Client{})
+			require.NoError(t, query.Admit(limits.WithClaim(t.Context(), &claim), matching(pattern)))
 			took := allocated(func() { _ = labels.MustNewMatcher(labels.MatchRegexp, "a", pattern) })
-			rest := all.Claim(admission.Client{})
+			rest := all.Claim(limits.Client{})
 			require.False(t, rest.Grow(query.MaxParsedBytes-took), "it allocates %d bytes in all", took)
 		})
 	}
@@ -142,11 +142,11 @@ func TestCapturesWeigh(t *testing.T) {
 	} {
 		text := strings.Repeat("x", 500)
 		held := allocated(func() { regexp.MustCompile("^(?s:" + pattern + ")$").FindStringSubmatchIndex(text) })
-		all := admission.NewBudget(1<<40, 0)
-		claim := all.Claim(admission.Client{})
-		err := query.Admit(admission.WithClaim(t.Context(), &claim), call(pattern))
+		all := limits.NewBudget(1<<40, 0)
+		claim := all.Claim(limits.Client{})
+		err := query.Admit(limits.WithClaim(t.Context(), &claim), call(pattern))
 		if err == nil {
-			rest := all.Claim(admission.Client{})
+			rest := all.Claim(limits.Client{})
 			require.False(t, rest.Grow(1<<40-held), "%s: it allocates %d bytes", name, held)
 			continue
 		}
@@ -164,12 +164,12 @@ func TestCapturesWeigh(t *testing.T) {
 }
 
 func TestAdmitCharges(t *testing.T) {
-	claim := admission.NewBudget(1<<20, 0).Claim(admission.Client{})
-	ctx := admission.WithClaim(t.Context(), &claim)
+	claim := limits.NewBudget(1<<20, 0).Claim(limits.Client{})
+	ctx := limits.WithClaim(t.Context(), &claim)
 	require.NoError(t, query.Admit(ctx, "up"))
-	require.ErrorIs(t, query.Admit(ctx, matching("("+list(60_000, "%d-host")+")")), admission.ErrNoRoom)
+	require.ErrorIs(t, query.Admit(ctx, matching("("+list(60_000, "%d-host")+")")), limits.ErrNoRoom)
 	_, err := query.ParseSelectors(ctx, []string{matching("(" + list(60_000, "%d-host") + ")")})
-	require.ErrorIs(t, err, admission.ErrNoRoom)
+	require.ErrorIs(t, err, limits.ErrNoRoom)
 }
 
 func TestAdmitIsLinear(t *testing.T) {

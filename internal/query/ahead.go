@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/quern/quern/internal/limits/errand"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/metric"
 )
 
@@ -13,7 +13,7 @@ import (
 // there if the limit was lowered or the clock was set back. They were acknowledged, so queries read
 // them.
 type ahead struct {
-	asking errand.Errand
+	asking limits.Errand
 
 	mu      sync.Mutex
 	known   bool

@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/quern/quern/internal/access/bound"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/metric"
 )
 
@@ -46,13 +46,13 @@ type PairCount struct {
 // Cardinality counts the series that match any of the selectors, or all series if there are none. Each list has at most
 // limit entries. ByPair is about the given label only, unless label is "". What it takes is charged to the request of
 // ctx. For all series the cost grows with the number of values, otherwise with that of the series and their labels. The
-// error is a *RequestError, admission.ErrNoRoom, or the cause of ctx's end.
+// error is a *RequestError, limits.ErrNoRoom, or the cause of ctx's end.
 func (q *Querier) Cardinality(ctx context.Context, limit int, label string, warn *Warnings, sels ...Selector) (*Cardinality, error) {
 	if limit < 1 || limit > MaxTop {
 		return nil, badRequest("limit must be between 1 and %d", MaxTop)
 	}
 	q.WarnUnread(warn)
-	if err := admission.Charge(ctx, int64(5*limit*topBytes)); err != nil {
+	if err := limits.Charge(ctx, int64(5*limit*topBytes)); err != nil {
 		return nil, err
 	}
 	c := newCounting(limit, label)
@@ -71,7 +71,7 @@ func (q *Querier) CardinalityOf(ctx context.Context, limit int, ids []metric.Sch
 	if limit < 1 || limit > MaxTop {
 		return nil, badRequest("limit must be between 1 and %d", MaxTop)
 	}
-	if err := admission.Charge(ctx, int64(5*limit*topBytes)); err != nil {
+	if err := limits.Charge(ctx, int64(5*limit*topBytes)); err != nil {
 		return nil, err
 	}
 	ids, err := q.index.within(ctx, slices.Clone(ids))
@@ -103,7 +103,7 @@ func (q *Querier) Days(ctx context.Context, n int, warn *Warnings, sels ...Selec
 	if n < 1 || n > MaxDays {
 		return nil, 0, badRequest("days must be between 1 and %d", MaxDays)
 	}
-	if err := admission.Charge(ctx, int64(q.index.Len())*daysBytes); err != nil {
+	if err := limits.Charge(ctx, int64(q.index.Len())*daysBytes); err != nil {
 		return nil, 0, err
 	}
 	ids, err := q.index.matched(ctx, sels)

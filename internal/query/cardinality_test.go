@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/query/querytest"
@@ -139,19 +139,19 @@ func TestCardinalityIsBounded(t *testing.T) {
 	for _, sels := range [][]query.Selector{nil, everySeries(t)} {
 		_, err := w.q.Cardinality(ended, 10, "", new(query.Warnings), sels...)
 		require.ErrorIs(t, err, gone)
-		claim := admission.NewBudget(2<<20, 1<<20).Claim(admission.Client{})
-		charged := admission.WithClaim(t.Context(), &claim)
+		claim := limits.NewBudget(2<<20, 1<<20).Claim(limits.Client{})
+		charged := limits.WithClaim(t.Context(), &claim)
 		_, err = w.q.Cardinality(charged, query.MaxTop, "", new(query.Warnings), sels...)
-		require.ErrorIs(t, err, admission.ErrNoRoom)
+		require.ErrorIs(t, err, limits.ErrNoRoom)
 	}
 	// The values of what is matched take memory.
-	claim := admission.NewBudget(2<<20, 1<<20).Claim(admission.Client{})
-	_, err := w.q.Cardinality(admission.WithClaim(t.Context(), &claim), 10, "", new(query.Warnings))
+	claim := limits.NewBudget(2<<20, 1<<20).Claim(limits.Client{})
+	_, err := w.q.Cardinality(limits.WithClaim(t.Context(), &claim), 10, "", new(query.Warnings))
 	require.NoError(t, err)
 	claim.Release()
-	small := admission.NewBudget(1<<20, 1<<19).Claim(admission.Client{})
-	_, err = w.q.Cardinality(admission.WithClaim(t.Context(), &small), 10, "", new(query.Warnings), everySeries(t)...)
-	require.ErrorIs(t, err, admission.ErrNoRoom)
+	small := limits.NewBudget(1<<20, 1<<19).Claim(limits.Client{})
+	_, err = w.q.Cardinality(limits.WithClaim(t.Context(), &small), 10, "", new(query.Warnings), everySeries(t)...)
+	require.ErrorIs(t, err, limits.ErrNoRoom)
 }
 
 // TestDays: each series counts on the day of its last sample, and on the day on which the index met it.
@@ -210,7 +210,7 @@ func TestDays(t *testing.T) {
 		_, _, err := w.q.Days(t.Context(), n, new(query.Warnings))
 		require.ErrorAs(t, err, new(*query.RequestError))
 	}
-	claim := admission.NewBudget(20, 10).Claim(admission.Client{})
-	_, _, err := w.q.Days(admission.WithClaim(t.Context(), &claim), 1, new(query.Warnings))
-	require.ErrorIs(t, err, admission.ErrNoRoom)
+	claim := limits.NewBudget(20, 10).Claim(limits.Client{})
+	_, _, err := w.q.Days(limits.WithClaim(t.Context(), &claim), 1, new(query.Warnings))
+	require.ErrorIs(t, err, limits.ErrNoRoom)
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/quern/quern/internal/access/bound"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query/postings"
 	"github.com/quern/quern/internal/storage"
@@ -348,21 +348,21 @@ const (
 	maxWordsBytes = 64 << 20
 )
 
-// words are names or values that are found for a request. What they take is charged to it; see admission.Charge.
+// words are names or values that are found for a request. What they take is charged to it; see limits.Charge.
 type words struct {
 	ctx   context.Context //nolint:containedctx // that of the request
 	found map[string]struct{}
 	bytes int64
 }
 
-// hold charges n words more, before they are found. The error is a *RequestError or admission.ErrNoRoom.
+// hold charges n words more, before they are found. The error is a *RequestError or limits.ErrNoRoom.
 func (w *words) hold(n int, each int64) error {
 	grow := int64(n) * each
 	if w.bytes += grow; w.bytes > maxWordsBytes {
 		return badRequest("there are so many names or values that a list of them takes more than %d MB, the limit for one request: "+
 			"narrow them with match[]", maxWordsBytes>>20)
 	}
-	return admission.Charge(w.ctx, grow)
+	return limits.Charge(w.ctx, grow)
 }
 
 func (w *words) add(word string) error {

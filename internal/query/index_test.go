@@ -16,7 +16,7 @@ import (
 
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/query/querytest"
@@ -525,12 +525,12 @@ func TestWordsAreCharged(t *testing.T) {
 		"values of some":  {50, func(ctx context.Context) ([]string, error) { return x.LabelValues(ctx, "x", sel...) }},
 		"the same values": {0, func(ctx context.Context) ([]string, error) { return x.LabelValues(ctx, "__name__", sel...) }},
 	} {
-		for room, want := range map[int64]error{n * c.bytes / 2: admission.ErrNoRoom, 200 * (n + 2): nil} {
+		for room, want := range map[int64]error{n * c.bytes / 2: limits.ErrNoRoom, 200 * (n + 2): nil} {
 			if c.bytes == 0 {
 				room, want = 100, nil
 			}
-			claim := admission.NewBudget(room, 0).Claim(admission.Client{})
-			found, err := c.list(admission.WithClaim(t.Context(), &claim))
+			claim := limits.NewBudget(room, 0).Claim(limits.Client{})
+			found, err := c.list(limits.WithClaim(t.Context(), &claim))
 			require.ErrorIs(t, err, want, name)
 			if want == nil && c.bytes > 0 {
 				require.GreaterOrEqual(t, len(found), n, name)

@@ -24,7 +24,7 @@ import (
 
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/limits/errand"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/recovery/late"
 	"github.com/quern/quern/internal/storage"
@@ -64,7 +64,7 @@ type Options struct {
 	Late *late.Tracker
 	// Beside runs what goes on beside requests: to look when series were seen may take longer than the
 	// request that begins it.
-	Beside errand.Beside
+	Beside limits.Background
 	// Metrics takes the querier's own metrics. The default is nobody.
 	Metrics prometheus.Registerer
 }
@@ -98,7 +98,7 @@ type Querier struct {
 	opts      Options
 	damaged   prometheus.Counter
 	ahead     ahead
-	looks     *errand.Keyed[question, sighted]
+	looks     *limits.Errands[question, sighted]
 	seed      maphash.Seed
 	unpacked  *unpacked
 	// sets are *blocks.SampleSet: what one group's reading has grown serves the next.
@@ -129,8 +129,8 @@ func New(p Parts, opts Options) *Querier {
 		wholeFrom: p.WholeFrom,
 		clock:     p.Clock,
 		opts:      opts.EnsureDefaults(),
-		ahead:     ahead{asking: errand.New(opts.Beside)},
-		looks:     errand.NewKeyed[question, sighted](opts.Beside, maxLooks),
+		ahead:     ahead{asking: limits.NewErrand(opts.Beside)},
+		looks:     limits.NewErrands[question, sighted](opts.Beside, maxLooks),
 		seed:      maphash.MakeSeed(),
 		unpacked:  newUnpacked(p.Settings.GroupSize, maxUnpacked, opts.Metrics),
 		damaged: promauto.With(opts.Metrics).NewCounter(prometheus.CounterOpts{

@@ -6,8 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/quern/quern/internal/limits/errand"
-	"github.com/quern/quern/internal/limits/throttle"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 )
@@ -20,7 +19,7 @@ type census struct {
 	max      int
 	maxBytes int64
 	memory   Memory
-	first    errand.Errand
+	first    limits.Errand
 	leaving  *leaving
 	// sources is what the sources in memory take, beside their series.
 	sources atomic.Int64
@@ -41,7 +40,7 @@ type grant struct {
 }
 
 func newCensus(store storage.Registry, opts Options) *census {
-	return &census{store: store, max: opts.MaxSeries, maxBytes: opts.MaxBytes, memory: opts.Memory, first: errand.New(opts.Beside), leaving: newLeaving(opts)}
+	return &census{store: store, max: opts.MaxSeries, maxBytes: opts.MaxBytes, memory: opts.Memory, first: limits.NewErrand(opts.Beside), leaving: newLeaving(opts)}
 }
 
 // reserve counts the claims that there is room for. The caller must release the grant.
@@ -139,15 +138,15 @@ func (c *census) release(g grant, won int) {
 // leaving counts the registered series that have no data left.
 type leaving struct {
 	ask   func(ctx context.Context, ids []metric.ScheduleID) (n int, err error) // nil if there is nobody to ask
-	again *throttle.Throttle
-	work  errand.Errand
+	again *limits.Throttle
+	work  limits.Errand
 	n     atomic.Int64
 }
 
 func newLeaving(opts Options) *leaving {
-	l := &leaving{ask: opts.Gone, work: errand.New(opts.Beside)}
+	l := &leaving{ask: opts.Gone, work: limits.NewErrand(opts.Beside)}
 	if l.ask != nil {
-		l.again = throttle.New(opts.Clock, recount)
+		l.again = limits.NewThrottle(opts.Clock, recount)
 	}
 	return l
 }

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/limits/errand"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/wire/excerpt"
@@ -51,7 +51,7 @@ type Options struct {
 	Gone func(ctx context.Context, ids []metric.ScheduleID) (n int, err error)
 	// Beside runs what goes on beside requests: loading a source or counting series may take longer
 	// than the request that begins it.
-	Beside errand.Beside
+	Beside limits.Background
 	// Clock is the time. It is required with Gone and LeaseAge.
 	Clock clock.Clock
 	// MaxSources is the number of sources kept in memory. Beyond it, one that was not used for a while
@@ -131,7 +131,7 @@ type Registry struct {
 
 	// loads are the reads of sources under way. They go on when the request that began them ends: a
 	// source may take longer to read than any sender waits.
-	loads *errand.Keyed[sourceKey, *Source]
+	loads *limits.Errands[sourceKey, *Source]
 
 	numbers atomic.Uint64 // the last Source.number
 
@@ -174,7 +174,7 @@ func New(store storage.Registry, opts Options) *Registry {
 		ids:     newAllocator(store, opts),
 		census:  newCensus(store, opts),
 		seeds:   newSeeds(),
-		loads:   errand.NewKeyed[sourceKey, *Source](opts.Beside, maxReads),
+		loads:   limits.NewErrands[sourceKey, *Source](opts.Beside, maxReads),
 		sources: make(map[sourceKey]*Source),
 	}
 }

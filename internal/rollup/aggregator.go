@@ -10,7 +10,7 @@ import (
 
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/limits/throttle"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/metric"
 )
 
@@ -37,7 +37,7 @@ type Aggregator struct {
 	after  func(ctx context.Context) error
 	// unkept limits the messages about housekeeping that fails while a slice waits for other
 	// workers.
-	unkept *throttle.Throttle
+	unkept *limits.Throttle
 }
 
 // NewAggregator returns the driver of r. It calls after for housekeeping after each pass.
@@ -48,7 +48,7 @@ func NewAggregator(r *Runner, timing cache.Timing, after func(ctx context.Contex
 		clk:    r.clk,
 		log:    r.opts.Logger,
 		after:  after,
-		unkept: throttle.New(r.clk, time.Minute),
+		unkept: limits.NewThrottle(r.clk, time.Minute),
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/limits/pace"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/rollup/repack"
 	"github.com/quern/quern/internal/shards"
@@ -28,7 +28,7 @@ const (
 
 // repacking is what Repack remembers from one call to the next.
 type repacking struct {
-	pace *pace.Pace
+	pace *limits.Pace
 	// done holds, by shard, the slices that this process has looked through since it started. The stored progress may lag behind.
 	done map[int]repack.Span
 	// oldestMs is the result of the last repack.Oldest. A store that keeps raw for ever is asked once: it has many slices.

@@ -22,7 +22,7 @@ import (
 
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/limits/pace"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/recovery"
 	"github.com/quern/quern/internal/rollup/repack"
@@ -103,7 +103,7 @@ func NewRunner(p Parts, opts Options) *Runner {
 	return &Runner{
 		store: p.Store, member: p.Member, cache: p.Cache, recovery: p.Recovery, ladder: settings.Ladder,
 		clk: p.Clock, opts: opts, metrics: newMetrics(opts.Metrics, settings.Ladder),
-		progress: newProgress(settings.IndexPartitions), repacking: repacking{pace: pace.New(p.Clock, opts.RepackRate), done: map[int]repack.Span{}},
+		progress: newProgress(settings.IndexPartitions), repacking: repacking{pace: limits.NewPace(p.Clock, opts.RepackRate), done: map[int]repack.Span{}},
 	}
 }
 

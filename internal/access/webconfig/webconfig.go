@@ -36,8 +36,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/limits/admission"
-	"github.com/quern/quern/internal/limits/throttle"
+	"github.com/quern/quern/internal/limits"
 )
 
 const (
@@ -76,9 +75,9 @@ type Config struct {
 	cache  passwords
 
 	mu     sync.Mutex
-	limits map[admission.Client]*rate.Limiter
+	limits map[limits.Client]*rate.Limiter
 
-	saysEnd *throttle.Throttle
+	saysEnd *limits.Throttle
 	good    prometheus.Gauge
 	reloads *prometheus.CounterVec
 }
@@ -102,7 +101,7 @@ func Open(path string, opts Options) (*Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--web.config.file %s: %w", path, err)
 	}
-	c := &Config{path: path, opts: opts, saysEnd: throttle.New(opts.Clock, sayEvery), cache: newPasswords(), limits: make(map[admission.Client]*rate.Limiter)}
+	c := &Config{path: path, opts: opts, saysEnd: limits.NewThrottle(opts.Clock, sayEvery), cache: newPasswords(), limits: make(map[limits.Client]*rate.Limiter)}
 	c.now.Store(first)
 	c.register()
 	c.lookAtEnd()
@@ -228,7 +227,7 @@ func (c *Config) Headers() map[string]string { return c.now.Load().file.HTTPConf
 
 // Allow returns false if the file's rate_limit allows no request of a client now. The limit is that of each client, so
 // that none takes what is others'. Unknown clients are one.
-func (c *Config) Allow(who admission.Client) bool {
+func (c *Config) Allow(who limits.Client) bool {
 	most := c.now.Load().file.RateLimiterConfig
 	if most.Interval <= 0 {
 		return true

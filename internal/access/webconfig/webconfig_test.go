@@ -32,7 +32,7 @@ import (
 
 	"github.com/quern/quern/internal/access/webconfig"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -305,7 +305,7 @@ func TestRateLimit(t *testing.T) {
 	w := newWorld(t)
 	w.put("web.yaml", "rate_limit:\n  interval: 1s\n  burst: 2\n")
 	c := w.mustOpen()
-	clients := admission.NewClients(nil)
+	clients := limits.NewClients(nil)
 	for _, from := range []string{"192.0.2.1:1", "192.0.2.2:1", "[2001:db8::1]:1"} {
 		who := clients.Of(from)
 		require.True(t, c.Allow(who))

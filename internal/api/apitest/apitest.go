@@ -28,7 +28,7 @@ import (
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/ingest"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/protocol/push"
 	"github.com/quern/quern/internal/wire"
@@ -182,7 +182,7 @@ func Server(tb testing.TB, set func(o *api.Options)) *api.Server {
 }
 
 // Share returns a budget of which one client may hold n bytes.
-func Share(n int64) *admission.Budget { return admission.NewBudget(2*n, n) }
+func Share(n int64) *limits.Budget { return limits.NewBudget(2*n, n) }
 
 // ReportServer makes a server that ingests.
 func ReportServer(tb testing.TB, a push.Appender, limits push.Limits) *api.Server {

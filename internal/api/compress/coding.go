@@ -16,7 +16,7 @@ import (
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 )
 
 // The codings, by their names in HTTP.
@@ -88,13 +88,13 @@ type encoder interface {
 
 // Answers compresses answers. It is safe for concurrent use.
 type Answers struct {
-	budget  *admission.Budget
-	clients *admission.Clients
+	budget  *limits.Budget
+	clients *limits.Clients
 	idle    map[string]*sync.Pool // of encoder, by coding
 }
 
 // New returns an Answers. An answer for which the budget has no AnswerBytes is sent as it is.
-func New(budget *admission.Budget, clients *admission.Clients) *Answers {
+func New(budget *limits.Budget, clients *limits.Clients) *Answers {
 	return &Answers{budget: budget, clients: clients, idle: map[string]*sync.Pool{
 		Gzip: {New: func() any {
 			w, err := gzip.NewWriterLevel(nil, gzip.BestSpeed)
@@ -137,7 +137,7 @@ type answer struct {
 	http.ResponseWriter
 	of     *Answers
 	coding string // "" for none
-	claim  admission.Claim
+	claim  limits.Claim
 
 	code    int // 0 until the handler writes the header
 	decided bool

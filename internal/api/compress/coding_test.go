@@ -17,7 +17,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"github.com/stretchr/testify/require"
 
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 )
 
 func TestChoose(t *testing.T) {
@@ -53,7 +53,7 @@ func TestChoose(t *testing.T) {
 }
 
 func newAnswers(answers int64) *Answers {
-	return New(admission.NewBudget(2*answers*AnswerBytes, answers*AnswerBytes), admission.NewClients(nil))
+	return New(limits.NewBudget(2*answers*AnswerBytes, answers*AnswerBytes), limits.NewClients(nil))
 }
 
 // ask sends a request to a handler behind a.

@@ -13,7 +13,7 @@ import (
 	"github.com/quern/quern/internal/access"
 	"github.com/quern/quern/internal/access/route"
 	"github.com/quern/quern/internal/documents/shelf"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/protocol/respond"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/wire"
@@ -76,14 +76,14 @@ func (c collection) register(to *route.Table) {
 		}
 		answer, size, err := c.get(r.Context(), r.PathValue("id"), version)
 		if err == nil {
-			err = admission.Charge(r.Context(), int64(sentFactor*size))
+			err = limits.Charge(r.Context(), int64(sentFactor*size))
 		}
 		return answer, err
 	}))
 	to.Handle(route.Edits, route.Refused, "PUT "+one, change(func(r *http.Request, base int64) (int64, error) {
 		text, err := io.ReadAll(r.Body) // the server has read and charged the body itself
 		if err == nil {
-			err = admission.Charge(r.Context(), int64(bodyBytes+decodedFactor*len(text)))
+			err = limits.Charge(r.Context(), int64(bodyBytes+decodedFactor*len(text)))
 		}
 		if err != nil {
 			return 0, err

@@ -30,7 +30,7 @@ import (
 	"github.com/quern/quern/internal/access/bound"
 	"github.com/quern/quern/internal/access/route"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/operate/deletion"
 	"github.com/quern/quern/internal/protocol/respond"
@@ -68,7 +68,7 @@ type Options struct {
 	Timeout time.Duration
 	// Queries and Deletions limit concurrent reads and deletions. A query holds its turn until its
 	// reply has been sent.
-	Queries, Deletions *admission.Turns
+	Queries, Deletions *limits.Turns
 	// Deleter is nil if the administrative endpoints are turned off.
 	Deleter Deleter
 	// Querier names the levels that a query was read from, and counts series.
@@ -280,9 +280,9 @@ func asFailure(err error) *failure {
 		return own
 	case errors.As(err, &cancelled), errors.Is(err, context.Canceled):
 		return &failure{statusClientGone, "canceled", err}
-	case errors.Is(err, admission.ErrQueueFull), errors.Is(err, admission.ErrNoRoom):
+	case errors.Is(err, limits.ErrQueueFull), errors.Is(err, limits.ErrNoRoom):
 		return &failure{http.StatusTooManyRequests, "unavailable", err}
-	case errors.As(err, &timedOut), errors.Is(err, context.DeadlineExceeded), errors.Is(err, admission.ErrWaited):
+	case errors.As(err, &timedOut), errors.Is(err, context.DeadlineExceeded), errors.Is(err, limits.ErrWaited):
 		return &failure{http.StatusServiceUnavailable, "timeout", err}
 	case !read, errors.As(err, &asked):
 		return &failure{http.StatusUnprocessableEntity, "execution", err}
@@ -323,7 +323,7 @@ func (a *API) handler(do answerer) http.Handler {
 			return
 		}
 		if !ans.charged { // for what was parsed, which is not held any more
-			admission.Discharge(r.Context())
+			limits.Discharge(r.Context())
 		}
 		if !ans.by.IsZero() {
 			_ = http.NewResponseController(w).SetWriteDeadline(ans.by) // a test's ResponseWriter may have no deadlines

@@ -30,7 +30,7 @@ import (
 
 	"github.com/quern/quern/internal/access/route"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/promquery"
 	"github.com/quern/quern/internal/query"
@@ -310,9 +310,9 @@ func TestPatternsAreBounded(t *testing.T) {
 		runtime.ReadMemStats(&after)
 		require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(16<<20), path)
 
-		small := admission.NewBudget(16<<20, 0)
-		claim := small.Claim(admission.Client{})
-		r := httptest.NewRequestWithContext(admission.WithClaim(t.Context(), &claim), method, "/api/v1/"+path+url.QueryEscape(letters(100)), nil)
+		small := limits.NewBudget(16<<20, 0)
+		claim := small.Claim(limits.Client{})
+		r := httptest.NewRequestWithContext(limits.WithClaim(t.Context(), &claim), method, "/api/v1/"+path+url.QueryEscape(letters(100)), nil)
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, r)
 		require.Equal(t, http.StatusTooManyRequests, w.Code, path)
@@ -350,7 +350,7 @@ func TestKindsOfErrors(t *testing.T) {
 		{promql.ErrStorage{Err: fmt.Errorf("read: %w", storage.ErrTimeout)}, 503, "unavailable"},
 		{promql.ErrStorage{Err: fmt.Errorf("%w: %w", storage.ErrTimeout, context.DeadlineExceeded)}, 503, "timeout"},
 		{promql.ErrStorage{Err: &query.RequestError{Message: "too many series"}}, 422, "execution"},
-		{fmt.Errorf("expanding series: %w", promql.ErrStorage{Err: admission.ErrNoRoom}), 429, "unavailable"},
+		{fmt.Errorf("expanding series: %w", promql.ErrStorage{Err: limits.ErrNoRoom}), 429, "unavailable"},
 		{promql.ErrTooManySamples("x"), 422, "execution"},
 		{errors.New("x"), 422, "execution"},
 	} {
@@ -362,8 +362,8 @@ func TestKindsOfErrors(t *testing.T) {
 }
 
 func TestWaitForATurn(t *testing.T) {
-	turns := func(wait time.Duration) *admission.Turns {
-		return admission.NewTurns(admission.TurnOptions{N: 1, Name: "queries", Wait: wait, Clients: admission.NewClients(nil)})
+	turns := func(wait time.Duration) *limits.Turns {
+		return limits.NewTurns(limits.TurnOptions{N: 1, Name: "queries", Wait: wait, Clients: limits.NewClients(nil)})
 	}
 	for _, c := range []struct {
 		bound, wait time.Duration
@@ -580,10 +580,10 @@ func TestWhatAReplyHolds(t *testing.T) {
 	for _, path := range []string{
 		"query?query=", "query_range?start=0&end=100&step=10&query=", "format_query?query=", "series?match[]=", "query_exemplars?query=",
 	} {
-		budget := admission.NewBudget(room, 0)
-		claim, other := budget.Claim(admission.Client{}), budget.Claim(admission.Client{})
+		budget := limits.NewBudget(room, 0)
+		claim, other := budget.Claim(limits.Client{}), budget.Claim(limits.Client{})
 		target := "/api/v1/" + path + url.QueryEscape(`up{instance=~"a.*|b[a-z]+"}`)
-		r := httptest.NewRequestWithContext(admission.WithClaim(t.Context(), &claim), http.MethodGet, target, nil)
+		r := httptest.NewRequestWithContext(limits.WithClaim(t.Context(), &claim), http.MethodGet, target, nil)
 		read := false
 		w := &slow{ResponseRecorder: httptest.NewRecorder(), reading: func() {
 			read = true
@@ -604,7 +604,7 @@ func TestWhatAFailureHolds(t *testing.T) {
 	const room = 1 << 30
 	metrics := prometheus.NewRegistry()
 	h := newAPI(t, func(o *Options) {
-		o.Queries = admission.NewTurns(admission.TurnOptions{N: 1, Name: "queries", Clients: admission.NewClients(nil), Metrics: metrics})
+		o.Queries = limits.NewTurns(limits.TurnOptions{N: 1, Name: "queries", Clients: limits.NewClients(nil), Metrics: metrics})
 	})
 	long := strings.Repeat("\u00e4", 20_000)
 	for name, c := range map[string]struct {
@@ -621,10 +621,10 @@ func TestWhatAFailureHolds(t *testing.T) {
 		"a bad limit":         {"labels", url.Values{"match[]": {"up"}, "limit": {long}}, http.StatusBadRequest, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			forms := admission.NewBudget(room, 0)
-			claim, other := forms.Claim(admission.Client{}), forms.Claim(admission.Client{})
+			forms := limits.NewBudget(room, 0)
+			claim, other := forms.Claim(limits.Client{}), forms.Claim(limits.Client{})
 			text := c.form.Encode()
-			r := httptest.NewRequestWithContext(admission.WithClaim(t.Context(), &claim), http.MethodPost, "/api/v1/"+c.path, strings.NewReader(text))
+			r := httptest.NewRequestWithContext(limits.WithClaim(t.Context(), &claim), http.MethodPost, "/api/v1/"+c.path, strings.NewReader(text))
 			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 			require.True(t, claim.Grow(int64(len(text))))
 			read := false

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 )
 
 // TestTSDB: the status has Prometheus' own form.
@@ -43,7 +43,7 @@ func TestTSDB(t *testing.T) {
 	require.Equal(t, 405, code)
 
 	// It takes a turn of the queries.
-	turns := admission.NewTurns(admission.TurnOptions{N: 1, Name: "queries", Clients: admission.NewClients(nil)})
+	turns := limits.NewTurns(limits.TurnOptions{N: 1, Name: "queries", Clients: limits.NewClients(nil)})
 	h = newAPI(t, func(o *Options) { o.Queries = turns })
 	give, err := turns.Take(t.Context(), "")
 	require.NoError(t, err)

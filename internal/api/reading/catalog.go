@@ -13,7 +13,7 @@ import (
 	"github.com/quern/quern/internal/access"
 	"github.com/quern/quern/internal/access/bound"
 	"github.com/quern/quern/internal/access/route"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/registry"
@@ -178,7 +178,7 @@ const sourceBytes = 2 * 96
 // series are known.
 func (h *Catalog) all(ctx context.Context, limit int, order func(a, b wire.Source) int) (wire.Sources, error) {
 	reg, warn := h.opts.Registry, new(query.Warnings)
-	if err := admission.Charge(ctx, reg.SourcesBytes()+int64(limit*sourceBytes)); err != nil {
+	if err := limits.Charge(ctx, reg.SourcesBytes()+int64(limit*sourceBytes)); err != nil {
 		return wire.Sources{}, err
 	}
 	h.opts.Querier.WarnUnread(warn)
@@ -231,7 +231,7 @@ func (h *Catalog) one(ctx context.Context, name string, derived bool, limit int)
 	var err error
 	switch {
 	case known:
-		if err = admission.Charge(ctx, int64(8*len(ids))); err == nil {
+		if err = limits.Charge(ctx, int64(8*len(ids))); err == nil {
 			c, err = q.CardinalityOf(ctx, limit, ids)
 		}
 	case derived: // nothing but its series tell its name

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/api/reading"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 )
 
 // lateReader is a client that reads a reply late.
@@ -35,9 +35,9 @@ func TestWhatAFailureHolds(t *testing.T) {
 	for name, sent := range map[string]string{"at once": "", "in the middle": strings.Repeat("x", 100_000)} {
 		t.Run(name, func(t *testing.T) {
 			metrics := prometheus.NewRegistry()
-			turns := reading.Turns{Queries: admission.NewTurns(admission.TurnOptions{N: 1, Name: "queries", Clients: admission.NewClients(nil), Metrics: metrics})}
-			forms := admission.NewBudget(room, 0)
-			claim, other := forms.Claim(admission.Client{}), forms.Claim(admission.Client{})
+			turns := reading.Turns{Queries: limits.NewTurns(limits.TurnOptions{N: 1, Name: "queries", Clients: limits.NewClients(nil), Metrics: metrics})}
+			forms := limits.NewBudget(room, 0)
+			claim, other := forms.Claim(limits.Client{}), forms.Claim(limits.Client{})
 			require.True(t, claim.Grow(1))
 			failing := false
 			h := turns.Query(func(writeLine func(string) error) error {
@@ -57,7 +57,7 @@ func TestWhatAFailureHolds(t *testing.T) {
 					"# HELP quern_turns Requests in progress, by what they read.\n# TYPE quern_turns gauge\nquern_turns{kind=\"queries\"} 0\n"), "quern_turns"))
 				require.True(t, other.Grow(room))
 			}}
-			r := httptest.NewRequestWithContext(admission.WithClaim(t.Context(), &claim), http.MethodGet, "/query", nil)
+			r := httptest.NewRequestWithContext(limits.WithClaim(t.Context(), &claim), http.MethodGet, "/query", nil)
 			if sent == "" {
 				h.ServeHTTP(w, r)
 				require.Equal(t, http.StatusInternalServerError, w.Code)

@@ -15,7 +15,7 @@ import (
 
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/ingest"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/protocol/importer"
 	"github.com/quern/quern/internal/protocol/push"
@@ -66,12 +66,12 @@ func TestImportOfExport(t *testing.T) {
 	require.NoError(t, out.finish())
 	b := new(backFiller)
 	clk := clock.NewSimulated(readNow)
-	budget := admission.NewBudget(2*importer.MaxBytes(), importer.MaxBytes())
+	budget := limits.NewBudget(2*importer.MaxBytes(), importer.MaxBytes())
 	limits := push.Limits{}
 	limits.EnsureDefaults()
 	in, err := push.NewIntake(push.Options{
 		Clock: clk, Logger: slog.New(slog.DiscardHandler), Limits: limits, Budget: budget,
-		Clients: admission.NewClients(nil), Draining: func() bool { return false },
+		Clients: limits.NewClients(nil), Draining: func() bool { return false },
 	})
 	require.NoError(t, err)
 	imported := httptest.NewRecorder()

@@ -19,7 +19,7 @@ import (
 	"github.com/quern/quern/internal/access/bound"
 	"github.com/quern/quern/internal/access/route"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/protocol/annotations"
 	"github.com/quern/quern/internal/protocol/respond"
@@ -40,9 +40,9 @@ type Endpoints struct {
 // Turns limit concurrent reads. A request holds a turn until its reply has been sent.
 type Turns struct {
 	// Queries have answers of bounded size; Exports run as long as there is data.
-	Queries, Exports *admission.Turns
+	Queries, Exports *limits.Turns
 	// Status are those at a status without what waits, which can be seen while all queries are busy.
-	Status *admission.Turns
+	Status *limits.Turns
 	// QueryTimeout is how long a query or a status may take, its wait for a turn included; 0 is for ever.
 	QueryTimeout time.Duration
 }
@@ -79,7 +79,7 @@ type answerer func(out *lines, r *http.Request) error
 // Each request takes one of the turns and ends after the timeout, unless that is 0.
 //
 // Unknown parameters are refused: a misspelt parameter would silently change the answer.
-func answering(turns *admission.Turns, timeout time.Duration, answer answerer, parameters ...string) http.Handler {
+func answering(turns *limits.Turns, timeout time.Duration, answer answerer, parameters ...string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.Method {
 		case http.MethodGet, http.MethodHead, http.MethodPost:
@@ -130,7 +130,7 @@ func answering(turns *admission.Turns, timeout time.Duration, answer answerer, p
 
 // begin takes a turn for a request, until end, within the timeout unless that is 0. Then the reply
 // must end with it, or soon after.
-func begin(w http.ResponseWriter, r *http.Request, turns *admission.Turns, timeout time.Duration) (limited *http.Request, end func(), err error) {
+func begin(w http.ResponseWriter, r *http.Request, turns *limits.Turns, timeout time.Duration) (limited *http.Request, end func(), err error) {
 	cancel := func() {}
 	if timeout > 0 {
 		var ctx context.Context

@@ -16,7 +16,7 @@ import (
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/apitest"
 	"github.com/quern/quern/internal/api/reading"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -28,7 +28,7 @@ const progressBytes = 64 << 10
 // the reply ends soon after the query's time, unless it is read well.
 func TestSlowReadersOfQueries(t *testing.T) {
 	const timeout = 10 * time.Second
-	turns := reading.Turns{Queries: admission.NewTurns(admission.TurnOptions{N: 1, Name: "queries", Clients: admission.NewClients(nil)}), QueryTimeout: timeout}
+	turns := reading.Turns{Queries: limits.NewTurns(limits.TurnOptions{N: 1, Name: "queries", Clients: limits.NewClients(nil)}), QueryTimeout: timeout}
 	const count = 40
 	line := strings.Repeat("x", 1<<20)
 	var ended chan error

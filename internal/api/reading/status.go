@@ -10,7 +10,7 @@ import (
 	"github.com/quern/quern/internal/access"
 	"github.com/quern/quern/internal/access/route"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/protocol/push"
 	"github.com/quern/quern/internal/protocol/respond"
 	"github.com/quern/quern/internal/query"
@@ -48,7 +48,7 @@ func (h *Aggregation) Register(to *route.Table) {
 
 // asked is a document that a request asks for: what to read, in which turn.
 type asked struct {
-	turns *admission.Turns
+	turns *limits.Turns
 	read  func(ctx context.Context) (any, error)
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/quern/quern/internal/client"
 	"github.com/quern/quern/internal/client/pipes"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/operate/verify"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/wire"
@@ -44,7 +44,7 @@ type VerifyOptions struct {
 	Clock clock.Clock
 	// Turns bound how many requests are answered at once. A verification reads while it holds its turn, so these must not be
 	// those at reading. The default bounds nothing.
-	Turns *admission.Turns
+	Turns *limits.Turns
 	// Logger receives failures of the reads of a verification. Required.
 	Logger *slog.Logger
 }
@@ -155,7 +155,7 @@ func (h *Verify) self(r *http.Request) (ask client.Client, hangUp func()) {
 		// Whose requests they are. They end with their connection, which is that of the one who verifies. What they charge was
 		// charged to r, and they must not give it back.
 		BaseContext: func(net.Listener) context.Context {
-			return admission.WithClaim(context.WithoutCancel(r.Context()), nil)
+			return limits.WithClaim(context.WithoutCancel(r.Context()), nil)
 		},
 		ErrorLog: slog.NewLogLogger(h.opts.Logger.Handler(), slog.LevelError),
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/quern/quern/internal/api/apitest"
 	"github.com/quern/quern/internal/api/reading"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query/querytest"
 	"github.com/quern/quern/internal/storage/storagetest"
@@ -80,7 +80,7 @@ func verifies(t *testing.T, s http.Handler, more ...string) (code int, lines []w
 // TestVerify: a row that is wrong is found, named and ground again.
 func TestVerify(t *testing.T) {
 	s, store := verifyServer(t, func(o *reading.VerifyOptions) {
-		o.Turns = admission.NewTurns(admission.TurnOptions{N: 1, Clients: admission.NewClients(nil)})
+		o.Turns = limits.NewTurns(limits.TurnOptions{N: 1, Clients: limits.NewClients(nil)})
 		o.MaxBytes = 4 << 20
 	})
 	startMs := apitest.Now.UnixMilli() - 6*3_600_000
@@ -160,7 +160,7 @@ func TestVerifyIsBounded(t *testing.T) {
 
 // TestVerifyEndsWithItsClient: who goes leaves no work behind, and the turn is free.
 func TestVerifyEndsWithItsClient(t *testing.T) {
-	turns := admission.NewTurns(admission.TurnOptions{N: 1, Clients: admission.NewClients(nil)})
+	turns := limits.NewTurns(limits.TurnOptions{N: 1, Clients: limits.NewClients(nil)})
 	s, store := verifyServer(t, func(o *reading.VerifyOptions) { o.Turns = turns })
 	ctx, leave := context.WithCancel(t.Context())
 	store.Add(storagetest.Rule{Op: "Rollups", Times: 1, Before: func() error {

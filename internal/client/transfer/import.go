@@ -17,7 +17,7 @@ import (
 
 	"github.com/quern/quern/internal/client"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/limits/pace"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/wire"
 )
 
@@ -128,7 +128,7 @@ func whole(r *wire.Import, n int) bool {
 // Run imports. With an error it also returns what it has done so far. When ctx is done, it ends
 // after the request under way.
 func (im *Import) Run(ctx context.Context) (Imported, error) {
-	r := importRun{Import: im, pace: pace.New(im.Clock, im.Rate), most: requestBytes}
+	r := importRun{Import: im, pace: limits.NewPace(im.Clock, im.Rate), most: requestBytes}
 	if im.Rate > 0 {
 		r.most = min(r.most, im.Rate*sampleBytes)
 	}
@@ -165,7 +165,7 @@ func (im *Import) Run(ctx context.Context) (Imported, error) {
 
 type importRun struct {
 	*Import
-	pace *pace.Pace
+	pace *limits.Pace
 	zstd *zstd.Encoder
 	// most is the maximum size of a request in bytes. size is the limit for the next request, which
 	// holds at least one line. It shrinks after a refusal until the refused line is found.

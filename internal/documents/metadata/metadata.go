@@ -15,8 +15,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/limits/admission"
-	"github.com/quern/quern/internal/limits/throttle"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 )
@@ -53,7 +52,7 @@ type Options struct {
 type Catalog struct {
 	store    storage.Metadata
 	opts     Options
-	warnings *throttle.Throttle
+	warnings *limits.Throttle
 
 	flushing sync.Mutex // held by a running Flush or Refresh
 
@@ -62,7 +61,7 @@ type Catalog struct {
 	dirty map[string]struct{}
 	// first counts the names that each client was the first to report. Those that were read from the
 	// store, and those of addresses that stand for many clients, count for nobody.
-	first map[admission.Client]int
+	first map[limits.Client]int
 }
 
 // New makes an empty catalog. It does no I/O.
@@ -74,15 +73,15 @@ func New(store storage.Metadata, clk clock.Clock, opts Options) *Catalog {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
 	return &Catalog{
-		store: store, opts: opts, warnings: throttle.New(clk, warnEvery),
+		store: store, opts: opts, warnings: limits.NewThrottle(clk, warnEvery),
 		known: make(map[string]metric.Metadata), dirty: make(map[string]struct{}),
-		first: make(map[admission.Client]int),
+		first: make(map[limits.Client]int),
 	}
 }
 
 // Note records metadata from a client; the latest wins. It keeps no string of m, and costs one map
 // lookup if nothing has changed.
-func (c *Catalog) Note(from admission.Client, m metric.Metadata) {
+func (c *Catalog) Note(from limits.Client, m metric.Metadata) {
 	c.mu.RLock()
 	old, known := c.known[m.Name]
 	room := known || c.room(from)
@@ -99,7 +98,7 @@ func (c *Catalog) Note(from admission.Client, m metric.Metadata) {
 }
 
 // Add is Note for a client that may not replace what others have said.
-func (c *Catalog) Add(from admission.Client, m metric.Metadata) {
+func (c *Catalog) Add(from limits.Client, m metric.Metadata) {
 	c.mu.RLock()
 	_, known := c.known[m.Name]
 	c.mu.RUnlock()
@@ -109,8 +108,8 @@ func (c *Catalog) Add(from admission.Client, m metric.Metadata) {
 }
 
 // room returns whether a client may bring one more name. The caller holds mu.
-func (c *Catalog) room(from admission.Client) bool {
-	return len(c.known) < c.opts.MaxNames && (from == admission.Client{} || c.first[from] < (c.opts.MaxNames+1)/2)
+func (c *Catalog) room(from limits.Client) bool {
+	return len(c.known) < c.opts.MaxNames && (from == limits.Client{} || c.first[from] < (c.opts.MaxNames+1)/2)
 }
 
 // bounded returns m as it is kept, with copies of the strings; false if m is dropped.
@@ -135,7 +134,7 @@ func text(s string, limit int) string {
 	return strings.Clone(strings.ToValidUTF8(s, "�"))
 }
 
-func (c *Catalog) change(from admission.Client, m metric.Metadata) {
+func (c *Catalog) change(from limits.Client, m metric.Metadata) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	// Another goroutine may have changed it meanwhile.
@@ -143,7 +142,7 @@ func (c *Catalog) change(from admission.Client, m metric.Metadata) {
 	switch {
 	case known && old == m, !known && !c.room(from):
 		return
-	case !known && from != admission.Client{}:
+	case !known && from != limits.Client{}:
 		c.first[from]++
 	}
 	c.known[m.Name] = m

@@ -14,14 +14,14 @@ import (
 
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/storagetest"
 )
 
 // anybody stands for many clients.
-var anybody admission.Client
+var anybody limits.Client
 
 var up = metric.Metadata{Name: "up", Type: metric.TypeGauge, Help: "Is it?", Unit: "ratio"}
 
@@ -153,7 +153,7 @@ func TestShareOfAClient(t *testing.T) {
 	_, open := newStore(t)
 	var log bytes.Buffer
 	c := open(Options{MaxNames: 10, Logger: slog.New(slog.NewTextHandler(&log, nil))})
-	clients := admission.NewClients(nil)
+	clients := limits.NewClients(nil)
 	one, other := clients.Of("192.0.2.1:1"), clients.Of("192.0.2.2:1")
 	c.Note(one, up)
 	for i := range 100 {

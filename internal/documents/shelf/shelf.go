@@ -15,7 +15,7 @@ import (
 	"strings"
 
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/wire/excerpt"
 )
@@ -96,7 +96,7 @@ func charged(ctx context.Context, heads iter.Seq2[storage.DocumentHead, error]) 
 	return func(yield func(storage.DocumentHead, error) bool) {
 		for head, err := range heads {
 			if err == nil {
-				err = admission.Charge(ctx, HeadBytes)
+				err = limits.Charge(ctx, HeadBytes)
 			}
 			if !yield(head, err) || err != nil {
 				return
@@ -107,7 +107,7 @@ func charged(ctx context.Context, heads iter.Seq2[storage.DocumentHead, error]) 
 
 // Get returns a version of a document, the newest if version is 0. Errors are a *MissingError, or those of the store.
 func (s *Shelf) Get(ctx context.Context, id string, version int64) (storage.Document, error) {
-	if err := admission.Charge(ctx, int64(s.MaxBytes)); err != nil {
+	if err := limits.Charge(ctx, int64(s.MaxBytes)); err != nil {
 		return storage.Document{}, err
 	}
 	doc, err := s.Documents.Document(ctx, s.Key(id), version)
@@ -178,7 +178,7 @@ type Change struct {
 
 // changeable returns the newest version of the document that is to be changed, unless c.May forbids that.
 func (s *Shelf) changeable(ctx context.Context, c Change) (storage.Document, error) {
-	if err := admission.Charge(ctx, int64(s.MaxBytes)); err != nil {
+	if err := limits.Charge(ctx, int64(s.MaxBytes)); err != nil {
 		return storage.Document{}, err
 	}
 	now, err := s.Newest(ctx, c.ID)

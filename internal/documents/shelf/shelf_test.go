@@ -15,7 +15,7 @@ import (
 
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/documents/shelf"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/storagetest"
 )
@@ -350,9 +350,9 @@ func TestCharged(t *testing.T) {
 	put(t, s, "a", 0, "1")
 	put(t, s, "a", 1, "2")
 	put(t, s, "b", 0, "3")
-	with := func(bytes int64) (context.Context, *admission.Claim) {
-		claim := admission.NewBudget(2*bytes, bytes).Claim(admission.NewClients(nil).Of("192.0.2.1:1"))
-		return admission.WithClaim(t.Context(), &claim), &claim
+	with := func(bytes int64) (context.Context, *limits.Claim) {
+		claim := limits.NewBudget(2*bytes, bytes).Claim(limits.NewClients(nil).Of("192.0.2.1:1"))
+		return limits.WithClaim(t.Context(), &claim), &claim
 	}
 	for name, read := range map[string]func(ctx context.Context) error{
 		"list": func(ctx context.Context) error { return last(s.List(ctx)) },
@@ -364,7 +364,7 @@ func TestCharged(t *testing.T) {
 		require.NoError(t, read(ctx), name)
 		require.EqualValues(t, 2*shelf.HeadBytes, claim.Held(), name)
 		ctx, _ = with(2*shelf.HeadBytes - 1)
-		require.ErrorIs(t, read(ctx), admission.ErrNoRoom, name)
+		require.ErrorIs(t, read(ctx), limits.ErrNoRoom, name)
 	}
 	for name, do := range map[string]func(ctx context.Context) error{
 		"get": func(ctx context.Context) error { _, err := s.Get(ctx, "a", 0); return err },
@@ -375,7 +375,7 @@ func TestCharged(t *testing.T) {
 		},
 	} {
 		ctx, _ := with(maxBytes - 1)
-		require.ErrorIs(t, do(ctx), admission.ErrNoRoom, name)
+		require.ErrorIs(t, do(ctx), limits.ErrNoRoom, name)
 		ctx, claim := with(maxBytes)
 		if name == "get" {
 			require.NoError(t, do(ctx))

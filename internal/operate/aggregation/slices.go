@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/wire"
@@ -29,7 +29,7 @@ const (
 // is out of reach is missing, and named. It reads all marks, and counts what it holds to the request of ctx.
 func (r *Reader) Slices(ctx context.Context, fromMs, toMs int64) (wire.Slices, error) {
 	s := timeline{state: state{Reader: r}, out: wire.Slices{Buckets: []wire.BucketSlices{}}}
-	if err := admission.Charge(ctx, int64(len(r.ladder.Ground())*maxSlices*sliceBytes+maxRuns*runBytes)); err != nil {
+	if err := limits.Charge(ctx, int64(len(r.ladder.Ground())*maxSlices*sliceBytes+maxRuns*runBytes)); err != nil {
 		return s.out, err
 	}
 	if err := s.readRecords(ctx); err != nil {

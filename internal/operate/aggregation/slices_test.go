@@ -15,7 +15,7 @@ import (
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/ingest"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/operate/aggregation"
 	"github.com/quern/quern/internal/recovery"
 	"github.com/quern/quern/internal/registry"
@@ -128,9 +128,9 @@ func TestSlicesAreBounded(t *testing.T) {
 	require.Equal(t, 10_000, got.Buckets[0].Slices[2].Runs)
 
 	// The request is charged, and refused where there is no room.
-	claim := admission.NewBudget(2<<20, 1<<20).Claim(admission.Client{})
-	_, err = w.r.Slices(admission.WithClaim(t.Context(), &claim), raw(9).StartMs, raw(13).StartMs)
-	require.ErrorIs(t, err, admission.ErrNoRoom)
+	claim := limits.NewBudget(2<<20, 1<<20).Claim(limits.Client{})
+	_, err = w.r.Slices(limits.WithClaim(t.Context(), &claim), raw(9).StartMs, raw(13).StartMs)
+	require.ErrorIs(t, err, limits.ErrNoRoom)
 }
 
 // TestUnreadSlices: the time line does without what is out of reach, and says so.

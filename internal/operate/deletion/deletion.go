@@ -25,7 +25,7 @@ import (
 
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/limits/throttle"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
 )
@@ -96,7 +96,7 @@ func (d *Deleter) Delete(ctx context.Context, startMs, endMs int64, sets ...[]*l
 	if err != nil {
 		return Result{}, err
 	}
-	j := &job{Deleter: d, had: make(map[metric.ScheduleID]bool), all: len(groups), logged: throttle.New(d.Clock, logEvery)}
+	j := &job{Deleter: d, had: make(map[metric.ScheduleID]bool), all: len(groups), logged: limits.NewThrottle(d.Clock, logEvery)}
 	j.logged.Pass()
 	err = j.run(ctx, groups, startMs, endMs)
 	d.Querier.Forget(j.touched)
@@ -184,7 +184,7 @@ func (j *job) stay(ctx context.Context, sels []query.Selector, startMs, endMs in
 type job struct {
 	*Deleter
 	warn   query.Warnings
-	logged *throttle.Throttle
+	logged *limits.Throttle
 
 	Result
 	// at was taken before the tombstones' samples were read: the tombstone for a sample that has been replaced since must not

@@ -17,7 +17,7 @@ import (
 
 	"github.com/quern/quern/internal/access"
 	"github.com/quern/quern/internal/access/route"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/protocol/push"
 	"github.com/quern/quern/internal/protocol/respond"
@@ -37,7 +37,7 @@ type Options struct {
 	Audit *access.Audit
 	// Turns limit concurrent searches; nil is no limit. Timeout is how long a search may take, its wait for a turn
 	// included; 0 is for ever.
-	Turns   *admission.Turns
+	Turns   *limits.Turns
 	Timeout time.Duration
 }
 
@@ -45,7 +45,7 @@ type handler struct {
 	book    *Book
 	in      *push.Intake
 	audit   *access.Audit
-	turns   *admission.Turns
+	turns   *limits.Turns
 	timeout time.Duration
 }
 

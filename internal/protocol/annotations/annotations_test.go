@@ -19,7 +19,7 @@ import (
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/apitest"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/protocol/annotations"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/wire"
@@ -343,7 +343,7 @@ func TestSelectorsAreAdmitted(t *testing.T) {
 	require.Equal(t, 429, code, reply)
 	require.Empty(t, reply.Accepted)
 
-	turns := admission.NewTurns(admission.TurnOptions{N: 1, Name: "queries", Wait: time.Millisecond, Clients: admission.NewClients(nil)})
+	turns := limits.NewTurns(limits.TurnOptions{N: 1, Name: "queries", Wait: time.Millisecond, Clients: limits.NewClients(nil)})
 	s = serve(t, func(o *api.Options) { o.Turns.Queries, o.Door = turns, admin{} })
 	give, err := turns.Take(t.Context(), "")
 	require.NoError(t, err)

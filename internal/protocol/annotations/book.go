@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/storage"
 )
@@ -224,7 +224,7 @@ func (b *Book) Find(ctx context.Context, q Query) (Found, error) {
 			begin = 0
 		}
 		if held += size; held > charged {
-			if err := admission.Charge(ctx, held-charged); err != nil {
+			if err := limits.Charge(ctx, held-charged); err != nil {
 				return Found{}, err
 			}
 			charged = held

@@ -31,7 +31,7 @@ import (
 
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/ingest"
-	"github.com/quern/quern/internal/limits/throttle"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 )
@@ -102,7 +102,7 @@ type Server struct {
 	batches chan *batch   // idle batches
 	retries chan struct{} // has a value for each batch in use by a retry
 
-	badLines, refusals, givenUp, strangers *throttle.Throttle
+	badLines, refusals, givenUp, strangers *limits.Throttle
 
 	mu       sync.Mutex
 	listener net.Listener
@@ -158,8 +158,8 @@ func New(ctx context.Context, to Appender, clk clock.Clock, opts Options) *Serve
 		slots:    make(chan struct{}, opts.Connections),
 		batches:  make(chan *batch, opts.Batches),
 		retries:  make(chan struct{}, max(1, opts.Batches/2)),
-		badLines: throttle.New(clk, logEvery), refusals: throttle.New(clk, logEvery), givenUp: throttle.New(clk, logEvery),
-		strangers: throttle.New(clk, logEvery),
+		badLines: limits.NewThrottle(clk, logEvery), refusals: limits.NewThrottle(clk, logEvery), givenUp: limits.NewThrottle(clk, logEvery),
+		strangers: limits.NewThrottle(clk, logEvery),
 		conns:     make(map[net.Conn]bool),
 	}
 	s.ctx, s.breakUp = context.WithCancel(ctx)

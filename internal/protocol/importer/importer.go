@@ -13,7 +13,7 @@ import (
 
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/ingest"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/protocol/annotations"
 	"github.com/quern/quern/internal/protocol/jsonscan"
@@ -69,11 +69,11 @@ type Options struct {
 	// Annotations take the annotations. Without them, lines with one are malformed.
 	Annotations *annotations.Book
 	// Budget is shared by all imports.
-	Budget *admission.Budget
+	Budget *limits.Budget
 	// Clock times the waits for a busy server.
 	Clock clock.Clock
 	// Turns limit how many selectors with regular expressions are checked at once; nil is no limit.
-	Turns *admission.Turns
+	Turns *limits.Turns
 }
 
 // New makes the handler.
@@ -165,7 +165,7 @@ func (e *lineError) Error() string { return fmt.Sprintf("line %d: %s", e.line, e
 type importing struct {
 	h     *handler
 	ctx   context.Context
-	claim admission.Claim
+	claim limits.Claim
 	line  int // number of the current line, from 1
 	whole int // number of the last line that was read to its end
 	reply wire.Import
@@ -189,7 +189,7 @@ type importing struct {
 	// checks are those of the batch, and parsed is what its selectors take. uncheckable is why the annotation of the
 	// current line could not be checked.
 	checks      *annotations.Checks
-	parsed      admission.Claim
+	parsed      limits.Claim
 	turn        func(context.Context) (give func(), err error)
 	uncheckable error
 	// strings is the part of the arena that has been claimed; complaints is what has been claimed for the lists in
@@ -474,7 +474,7 @@ func (im *importing) checkRemark(why string, samples bool) string {
 	case samples:
 		return "a line has samples or an annotation, not both"
 	}
-	why, im.uncheckable = im.checks.Check(admission.WithClaim(im.ctx, &im.parsed), &im.remark.Annotation)
+	why, im.uncheckable = im.checks.Check(limits.WithClaim(im.ctx, &im.parsed), &im.remark.Annotation)
 	return why
 }
 

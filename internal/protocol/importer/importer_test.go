@@ -17,7 +17,7 @@ import (
 
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/apitest"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/protocol/importer"
 	"github.com/quern/quern/internal/protocol/push"
@@ -259,17 +259,17 @@ func TestImportClaimsComplaints(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			plain := strings.Repeat(line+"\n", lines)
-			budget := admission.NewBudget(1<<40, 0)
+			budget := limits.NewBudget(1<<40, 0)
 			s := importServer(t, budget)
 			w := &slowReader{ResponseRecorder: httptest.NewRecorder(), budget: budget}
 			s.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "POST", wire.ImportPath, strings.NewReader(plain)))
 			require.Equal(t, 400, w.Code)
 			require.GreaterOrEqual(t, w.held, int64(w.Body.Len()))
 			require.Less(t, w.held, int64(5*w.Body.Len()), "neither the body nor a batch is charged any more")
-			all := budget.Claim(admission.Client{})
+			all := budget.Claim(limits.Client{})
 			require.True(t, all.Grow(1<<40), "all is given back")
 
-			budget = admission.NewBudget(importer.LeastBytes+push.MinBufferBytes+100_000, 0)
+			budget = limits.NewBudget(importer.LeastBytes+push.MinBufferBytes+100_000, 0)
 			r := apitest.Send(t, importServer(t, budget), wire.ImportPath, strings.NewReader(plain))
 			require.Equal(t, 429, r.Code, "%.200s", r.Body)
 		})
@@ -279,13 +279,13 @@ func TestImportClaimsComplaints(t *testing.T) {
 // slowReader is a client that looks, before it reads the reply, at what the budget has for others.
 type slowReader struct {
 	*httptest.ResponseRecorder
-	budget *admission.Budget
+	budget *limits.Budget
 	held   int64
 }
 
 // Write implements http.ResponseWriter.
 func (s *slowReader) Write(b []byte) (int, error) {
-	others := s.budget.Claim(admission.Client{})
+	others := s.budget.Claim(limits.Client{})
 	defer others.Release()
 	for n := int64(1 << 39); n > 0; n /= 2 {
 		others.Grow(n)
@@ -294,7 +294,7 @@ func (s *slowReader) Write(b []byte) (int, error) {
 	return s.ResponseRecorder.Write(b)
 }
 
-func importServer(tb testing.TB, budget *admission.Budget) *api.Server {
+func importServer(tb testing.TB, budget *limits.Budget) *api.Server {
 	tb.Helper()
 	return apitest.Server(tb, func(o *api.Options) {
 		b := new(apitest.BackFiller)

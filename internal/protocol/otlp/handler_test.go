@@ -18,7 +18,7 @@ import (
 
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/apitest"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 
 	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
 
@@ -40,9 +40,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 type notes []string
 
-func (n *notes) Add(from admission.Client, m metric.Metadata) { n.Note(from, m) }
+func (n *notes) Add(from limits.Client, m metric.Metadata) { n.Note(from, m) }
 
-func (n *notes) Note(_ admission.Client, m metric.Metadata) {
+func (n *notes) Note(_ limits.Client, m metric.Metadata) {
 	*n = append(*n, m.Name+" "+m.Type.String())
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/klauspost/compress/snappy"
 	"github.com/klauspost/compress/zstd"
 
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/protocol/respond"
 	"github.com/quern/quern/internal/wire/excerpt"
 )
@@ -151,7 +151,7 @@ type bodies struct {
 type body struct {
 	wire  []byte // compressed, only if decoding needs it in one piece
 	Data  []byte // decompressed
-	claim admission.Claim
+	claim limits.Claim
 }
 
 // read fills b.Data with the decompressed body. If the body breaks off, b.Data holds what was decoded

@@ -8,7 +8,7 @@ import (
 	"github.com/klauspost/compress/snappy"
 	"github.com/stretchr/testify/require"
 
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/protocol/respond"
 )
 
@@ -23,8 +23,8 @@ func TestBuffersAreCharged(t *testing.T) {
 		plain := bytes.Repeat([]byte("x"), size)
 		for enc, wire := range map[Encoding][]byte{Identity: plain, Snappy: snappy.Encode(nil, plain)} {
 			for range 2 { // the second has the buffers of the first
-				budget := admission.NewBudget(1<<30, 0)
-				b.claim = budget.Claim(admission.Client{})
+				budget := limits.NewBudget(1<<30, 0)
+				b.claim = budget.Claim(limits.Client{})
 				read := 0
 				require.NoError(t, s.decode(readerFunc(func(p []byte) (int, error) {
 					require.GreaterOrEqual(t, b.claim.Held(), int64(read+len(p)), "%s, %s", name, enc)
@@ -44,14 +44,14 @@ func TestBuffersAreCharged(t *testing.T) {
 
 	// A buffer for which there is no room is given up, and a smaller one will do.
 	b.Data = make([]byte, maxPooledBody)
-	room := admission.NewBudget(MinBufferBytes, 0)
-	b.claim = room.Claim(admission.Client{})
+	room := limits.NewBudget(MinBufferBytes, 0)
+	b.claim = room.Claim(limits.Client{})
 	require.NoError(t, s.decode(bytes.NewReader([]byte("x")), Identity, &b))
 	require.Equal(t, MinBufferBytes, cap(b.Data))
 	b.release()
-	other := room.Claim(admission.Client{})
+	other := room.Claim(limits.Client{})
 	require.True(t, other.Grow(1))
-	b.Data, b.claim = nil, room.Claim(admission.Client{})
+	b.Data, b.claim = nil, room.Claim(limits.Client{})
 	require.ErrorIs(t, s.decode(bytes.NewReader([]byte("x")), Identity, &b), respond.ErrNoRoom)
 }
 

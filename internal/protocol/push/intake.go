@@ -14,7 +14,7 @@ import (
 
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/ingest"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/protocol/respond"
 	"github.com/quern/quern/internal/storage"
@@ -34,7 +34,7 @@ type Intake struct {
 	// Limits bound one request.
 	Limits Limits
 	// Clients tells clients apart.
-	Clients *admission.Clients
+	Clients *limits.Clients
 	// Sources says which label holds the source of a series, for protocols that know only series.
 	Sources metric.SourceLabels
 	// Unkept has what senders lose without learning of it.
@@ -45,7 +45,7 @@ type Intake struct {
 	draining    func() bool
 	bodies      bodies
 	received    sync.Pool // *Received
-	budget      *admission.Budget
+	budget      *limits.Budget
 	undecodable *prometheus.CounterVec // by path
 }
 
@@ -56,8 +56,8 @@ type Options struct {
 	Appender Appender
 	// Limits bound one request; Budget bounds the bodies of all, and what is decoded from them.
 	Limits  Limits
-	Budget  *admission.Budget
-	Clients *admission.Clients
+	Budget  *limits.Budget
+	Clients *limits.Clients
 	// Sources are those of the store.
 	Sources metric.SourceLabels
 	// Draining returns whether the process shuts down.
@@ -117,7 +117,7 @@ func (in *Intake) Receive(w http.ResponseWriter, r *http.Request, accepts func(h
 		return
 	}
 	// What may not be kept is not read either.
-	if err := admission.MaySpend(r.Context()); err != nil {
+	if err := limits.MaySpend(r.Context()); err != nil {
 		refuse(w, r, in.Failed(w, r, err), err.Error())
 		return
 	}
@@ -174,9 +174,9 @@ func (in *Intake) Append(ctx context.Context, reports []ingest.Report, broken er
 	return in.appender.Append(ctx, reports)
 }
 
-// Charged returns a context whose charges count like the body; see admission.Charge.
+// Charged returns a context whose charges count like the body; see limits.Charge.
 func (b *Received) Charged(ctx context.Context) context.Context {
-	return admission.WithClaim(ctx, &b.claim)
+	return limits.WithClaim(ctx, &b.claim)
 }
 
 // Allowance limits what decoding a request may take in addition to the body.

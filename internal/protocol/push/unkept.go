@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/limits/throttle"
+	"github.com/quern/quern/internal/limits"
 )
 
 // Register registers metrics with reg, unless it is nil.
@@ -76,7 +76,7 @@ type ledgerKey struct{ path, sender, reason string }
 type ledgerEntry struct {
 	Unkept
 
-	said *throttle.Throttle
+	said *limits.Throttle
 }
 
 func newLedger(clk clock.Clock, logger *slog.Logger, reg prometheus.Registerer) (*Ledger, error) {
@@ -106,7 +106,7 @@ func (u *Ledger) Note(r *http.Request, reason string, n int, message string) {
 		e = u.seen[k]
 	}
 	if e == nil {
-		e = &ledgerEntry{Unkept: Unkept{Path: k.path, Sender: k.sender, Reason: reason}, said: throttle.New(u.clk, logEvery)}
+		e = &ledgerEntry{Unkept: Unkept{Path: k.path, Sender: k.sender, Reason: reason}, said: limits.NewThrottle(u.clk, logEvery)}
 		u.seen[k] = e
 	}
 	e.Count += int64(n)

@@ -16,7 +16,7 @@ import (
 
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/apitest"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 
 	writev2 "github.com/prometheus/prometheus/prompb/io/prometheus/write/v2"
 	"github.com/stretchr/testify/require"
@@ -38,9 +38,9 @@ type catalog struct {
 	notes []metric.Metadata
 }
 
-func (c *catalog) Add(from admission.Client, m metric.Metadata) { c.Note(from, m) }
+func (c *catalog) Add(from limits.Client, m metric.Metadata) { c.Note(from, m) }
 
-func (c *catalog) Note(_ admission.Client, m metric.Metadata) {
+func (c *catalog) Note(_ limits.Client, m metric.Metadata) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.notes = append(c.notes, metric.Metadata{Name: strings.Clone(m.Name), Type: m.Type, Help: strings.Clone(m.Help), Unit: strings.Clone(m.Unit)})

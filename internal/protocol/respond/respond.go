@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/quern/quern/internal/ingest"
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/wire"
 	"github.com/quern/quern/internal/wire/excerpt"
@@ -50,7 +50,7 @@ func NotFound(w http.ResponseWriter, message string) {
 // long to read it.
 func LetGo(r *http.Request) {
 	r.Form, r.PostForm, r.Body = nil, nil, http.NoBody
-	admission.Discharge(r.Context())
+	limits.Discharge(r.Context())
 }
 
 // JSON sends v, which must be encodable, as the whole reply.
@@ -82,13 +82,13 @@ func Seconds(after time.Duration) string { return strconv.Itoa(int(math.Ceil(aft
 // Failure maps an error from behind the API to a status code and, where a retry makes sense, the
 // seconds of Retry-After.
 func Failure(ctx context.Context, err error) (code int, retryAfter string) {
-	if early := (*admission.RateError)(nil); errors.As(err, &early) {
+	if early := (*limits.RateError)(nil); errors.As(err, &early) {
 		return http.StatusTooManyRequests, Seconds(early.After)
 	}
 	switch {
-	case errors.Is(err, ingest.ErrBusy), errors.Is(err, admission.ErrQueueFull), errors.Is(err, admission.ErrNoRoom):
+	case errors.Is(err, ingest.ErrBusy), errors.Is(err, limits.ErrQueueFull), errors.Is(err, limits.ErrNoRoom):
 		return http.StatusTooManyRequests, RetryBusy
-	case storage.IsAway(err), errors.Is(err, admission.ErrWaited), errors.Is(err, ErrTooLong):
+	case storage.IsAway(err), errors.Is(err, limits.ErrWaited), errors.Is(err, ErrTooLong):
 		return http.StatusServiceUnavailable, RetryAway
 	case ctx.Err() != nil:
 		return ClientGone, ""

@@ -30,7 +30,7 @@ import (
 
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/limits/errand"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 )
@@ -61,7 +61,7 @@ type Options struct {
 	// read while nothing is late.
 	Shared bool
 	// Beside runs what goes on beside requests: reading the index may take longer than the request that begins it.
-	Beside errand.Beside
+	Beside limits.Background
 }
 
 // Tracker tracks what is late. It is safe for concurrent use.
@@ -72,7 +72,7 @@ type Tracker struct {
 	opts   Options
 
 	// reading is that of the index.
-	reading errand.Errand
+	reading limits.Errand
 
 	mu   sync.Mutex
 	view *View
@@ -92,7 +92,7 @@ type Tracker struct {
 func New(store Store, clk clock.Clock, opts Options) *Tracker {
 	return &Tracker{
 		store: store, ladder: store.Settings().Ladder, clk: clk, opts: opts,
-		reading: errand.New(opts.Beside), view: newView(), marked: make(map[storage.SliceKey]int),
+		reading: limits.NewErrand(opts.Beside), view: newView(), marked: make(map[storage.SliceKey]int),
 	}
 }
 

@@ -42,7 +42,7 @@ import (
 
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/limits/throttle"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 )
@@ -123,7 +123,7 @@ type Store struct {
 	// salvage says that what can be read of the series is better than nothing.
 	salvage bool
 
-	lostSaid *throttle.Throttle
+	lostSaid *limits.Throttle
 	// onLost is called for all data that reads skip; nil means no call.
 	onLost func(what string)
 
@@ -213,7 +213,7 @@ func newStore(dir string, opts *Options, lock *lsm.Lock) *Store {
 		dir: dir, lock: lock, failures: failures, disk: newDisk(dir, opts, failures),
 		clk: opts.Clock, log: opts.Logger, expired: map[string]int64{},
 		fences: newFences(), workers: workers{byID: map[string]heartbeat{}},
-		lostSaid: throttle.New(opts.Clock, time.Minute), onLost: opts.OnLost,
+		lostSaid: limits.NewThrottle(opts.Clock, time.Minute), onLost: opts.OnLost,
 	}
 }
 
@@ -304,7 +304,7 @@ func (s *Store) openDB(opts *Options) error {
 
 // pebbleOptions returns options that suit chunks of some kB and two cores.
 func (s *Store) pebbleOptions(o *Options) *lsm.Options {
-	background, corrupt := throttle.New(o.Clock, time.Minute), throttle.New(o.Clock, time.Minute)
+	background, corrupt := limits.NewThrottle(o.Clock, time.Minute), limits.NewThrottle(o.Clock, time.Minute)
 	p := &lsm.Options{
 		FS:                          s.disk.fs(),
 		Lock:                        s.lock,

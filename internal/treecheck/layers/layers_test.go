@@ -50,31 +50,28 @@ var protocol = with(nouns, "internal/protocol/jsonscan", "internal/protocol/push
 
 // everywhere may be imported by all packages: these are about how the code is written, not about
 // what it does.
-var everywhere = []string{"internal/wire/excerpt", "internal/treecheck/invariants", "internal/limits/throttle"}
+var everywhere = []string{"internal/wire/excerpt", "internal/treecheck/invariants", "internal/limits"}
 
 var rules = []rule{
 	// Leaves.
 	{"internal/metric", nil},
 	{"internal/clock", nil},
-	{"internal/limits/throttle", []string{"internal/clock"}},
-	{"internal/limits/pace", []string{"internal/clock"}},
-	{"internal/limits/admission", nil},
+	{"internal/limits", []string{"internal/clock"}},
 	{"internal/wire/excerpt", nil},
 	{"internal/treecheck/invariants", nil},
-	{"internal/limits/errand", nil},
 	{"internal/treecheck/layers", nil},
 	{"internal/treecheck/links", nil},
 	{"internal/treecheck/linear", nil},
 	{"internal/wire", nil},
 	{"internal/client/pipes", nil},
 	{"internal/query/postings", nil},
-	{"internal/api/compress", []string{"internal/limits/admission"}},
+	{"internal/api/compress", nil},
 	{"internal/api/page", []string{"internal/api/compress"}},
 	{"schema", nil},
 	{"internal/access/bound", nil},
-	{"internal/access", []string{"internal/limits/admission", "internal/access/bound", "internal/clock", "internal/documents/shelf", "internal/storage"}},
+	{"internal/access", []string{"internal/access/bound", "internal/clock", "internal/documents/shelf", "internal/storage"}},
 	{"internal/access/accesstest", []string{"internal/storage"}},
-	{"internal/access/webconfig", []string{"internal/limits/admission", "internal/clock"}},
+	{"internal/access/webconfig", []string{"internal/clock"}},
 
 	// Settings use the nouns: a ladder, a width, a store's policy.
 	{"internal/config", []string{"internal/client", "internal/metric", "internal/storage"}},
@@ -91,57 +88,57 @@ var rules = []rule{
 	{"internal/storage/storagetest", with(storage, "internal/blocks/sketch")},
 
 	// Ingest and aggregation meet in the cache's protocol and nowhere else.
-	{"internal/registry", with(storage, "internal/limits/errand")},
-	{"internal/documents/shelf", []string{"internal/limits/admission", "internal/clock", "internal/storage"}},
+	{"internal/registry", storage},
+	{"internal/documents/shelf", []string{"internal/clock", "internal/storage"}},
 	{"internal/documents/dashboard", []string{"internal/clock", "internal/metric", "internal/documents/shelf", "internal/storage"}},
 	{"internal/documents/dashboard/grafana", []string{"internal/documents/dashboard", "internal/metric"}},
 	{"internal/documents/group", []string{"internal/clock", "internal/documents/shelf", "internal/storage"}},
-	{"internal/documents/metadata", with(storage, "internal/limits/admission")},
+	{"internal/documents/metadata", storage},
 	{"internal/cache", storage},
 	{"internal/recovery", cache},
 	{"internal/rollup/repack", storage},
 	{"internal/shards", storage},
-	{"internal/rollup", with(cache, "internal/limits/pace", "internal/recovery", "internal/rollup/repack", "internal/shards", "internal/blocks/sketch")},
-	{"internal/ingest", with(cache, "internal/limits/admission", "internal/access/bound", "internal/registry")},
+	{"internal/rollup", with(cache, "internal/recovery", "internal/rollup/repack", "internal/shards", "internal/blocks/sketch")},
+	{"internal/ingest", with(cache, "internal/access/bound", "internal/registry")},
 	{"internal/app/engine", with(cache, "internal/ingest", "internal/recovery/late", "internal/recovery", "internal/registry", "internal/rollup", "internal/shards")},
 
 	// The migration from a legacy keyspace.
 	{"internal/migrate/legacy", []string{"internal/storage", "internal/storage/cassandra"}},
-	{"internal/migrate", with(cache, "internal/migrate/legacy", "internal/limits/pace", "internal/registry", "internal/rollup", "internal/blocks/sketch")},
+	{"internal/migrate", with(cache, "internal/migrate/legacy", "internal/registry", "internal/rollup", "internal/blocks/sketch")},
 
 	// Reading goes past the cache: raw is the truth, roll-ups are in their tables.
-	{"internal/recovery/late", with(storage, "internal/limits/errand")},
-	{"internal/query", with(storage, "internal/limits/admission", "internal/access/bound", "internal/limits/errand", "internal/recovery/late", "internal/query/postings", "internal/registry", "internal/blocks/sketch")},
+	{"internal/recovery/late", storage},
+	{"internal/query", with(storage, "internal/access/bound", "internal/recovery/late", "internal/query/postings", "internal/registry", "internal/blocks/sketch")},
 	{"internal/query/querytest", with(storage, "internal/query", "internal/blocks/sketch", "internal/storage/pebble", "internal/storage/storagetest")},
-	{"internal/promquery", with(storage, "internal/limits/admission", "internal/query", "internal/blocks/sketch")},
+	{"internal/promquery", with(storage, "internal/query", "internal/blocks/sketch")},
 
 	// Requests of operators: these read what the runs read, for series that a selector names.
 	{"internal/operate/reaggregate", with(cache, "internal/query")},
 	{"internal/operate/deletion", with(blocks, "internal/query")},
-	{"internal/operate/explain", with(cache, "internal/limits/admission", "internal/access/bound", "internal/recovery", "internal/shards", "internal/rollup", "internal/query")},
+	{"internal/operate/explain", with(cache, "internal/access/bound", "internal/recovery", "internal/shards", "internal/rollup", "internal/query")},
 
 	// What operators see of the runs, in the form that they see.
-	{"internal/operate/aggregation", with(storage, "internal/limits/admission", "internal/recovery", "internal/rollup/repack", "internal/shards", "internal/wire")},
+	{"internal/operate/aggregation", with(storage, "internal/recovery", "internal/rollup/repack", "internal/shards", "internal/wire")},
 
 	// HTTP: decoding in, encoding out. A protocol knows what pushes share, and no other protocol; only
 	// the server knows them all.
-	{"internal/protocol/respond", []string{"internal/limits/admission", "internal/ingest", "internal/storage", "internal/wire"}},
+	{"internal/protocol/respond", []string{"internal/ingest", "internal/storage", "internal/wire"}},
 	{"internal/protocol/jsonscan", []string{"internal/metric"}},
 	{"internal/access/route", []string{"internal/access"}},
-	{"internal/protocol/push", with(nouns, "internal/limits/admission", "internal/protocol/respond", "internal/ingest", "internal/storage", "internal/wire")},
+	{"internal/protocol/push", with(nouns, "internal/protocol/respond", "internal/ingest", "internal/storage", "internal/wire")},
 	{"internal/protocol/reports", protocol},
-	{"internal/protocol/annotations", with(protocol, "internal/access", "internal/limits/admission", "internal/access/route", "internal/query", "internal/storage")},
+	{"internal/protocol/annotations", with(protocol, "internal/access", "internal/access/route", "internal/query", "internal/storage")},
 	{"internal/protocol/collectd", protocol},
 	// An export has annotations, too.
-	{"internal/protocol/importer", with(protocol, "internal/limits/admission", "internal/protocol/annotations")},
+	{"internal/protocol/importer", with(protocol, "internal/protocol/annotations")},
 	{"internal/protocol/influx", with(protocol, "internal/access", "internal/access/route")},
 	{"internal/protocol/otlp", protocol},
 	{"internal/protocol/remotewrite", protocol},
-	{"internal/api/reading", with(nouns, "internal/access", "internal/limits/admission", "internal/access/bound", "internal/protocol/annotations", "internal/access/route", "internal/protocol/jsonscan", "internal/protocol/push", "internal/protocol/respond", "internal/client", "internal/operate/explain", "internal/client/pipes", "internal/query", "internal/operate/reaggregate", "internal/registry", "internal/storage", "internal/operate/verify", "internal/wire")},
-	{"internal/api/promapi", with(nouns, "internal/access", "internal/limits/admission", "internal/access/bound", "internal/access/route", "internal/protocol/respond", "internal/operate/deletion", "internal/query", "internal/storage")},
-	{"internal/api/documents", []string{"internal/access", "internal/limits/admission", "internal/access/route", "internal/protocol/respond", "internal/documents/dashboard", "internal/documents/group", "internal/documents/shelf", "internal/storage", "internal/wire"}},
-	{"internal/api", with(nouns, "internal/access", "internal/limits/admission", "internal/access/bound", "internal/access/...", "internal/api/...", "internal/protocol/...", "internal/api/compress", "internal/ingest", "internal/api/page", "internal/query", "internal/wire")},
-	{"internal/api/apitest", with(storage, "internal/storage/storagetest", "internal/limits/admission", "internal/api", "internal/access/...", "internal/api/...", "internal/protocol/...", "internal/ingest", "internal/client/pipes", "internal/wire")},
+	{"internal/api/reading", with(nouns, "internal/access", "internal/access/bound", "internal/protocol/annotations", "internal/access/route", "internal/protocol/jsonscan", "internal/protocol/push", "internal/protocol/respond", "internal/client", "internal/operate/explain", "internal/client/pipes", "internal/query", "internal/operate/reaggregate", "internal/registry", "internal/storage", "internal/operate/verify", "internal/wire")},
+	{"internal/api/promapi", with(nouns, "internal/access", "internal/access/bound", "internal/access/route", "internal/protocol/respond", "internal/operate/deletion", "internal/query", "internal/storage")},
+	{"internal/api/documents", []string{"internal/access", "internal/access/route", "internal/protocol/respond", "internal/documents/dashboard", "internal/documents/group", "internal/documents/shelf", "internal/storage", "internal/wire"}},
+	{"internal/api", with(nouns, "internal/access", "internal/access/bound", "internal/access/...", "internal/api/...", "internal/protocol/...", "internal/api/compress", "internal/ingest", "internal/api/page", "internal/query", "internal/wire")},
+	{"internal/api/apitest", with(storage, "internal/storage/storagetest", "internal/api", "internal/access/...", "internal/api/...", "internal/protocol/...", "internal/ingest", "internal/client/pipes", "internal/wire")},
 
 	// Graphite's lines, past HTTP.
 	{"internal/protocol/graphite", with(nouns, "internal/ingest", "internal/storage")},
@@ -152,7 +149,7 @@ var rules = []rule{
 	// percentiles.
 	{"internal/client", []string{"internal/wire"}},
 	{"internal/operate/verify", []string{"internal/client", "internal/metric", "internal/blocks/sketch", "internal/wire"}},
-	{"internal/client/transfer", []string{"internal/client", "internal/clock", "internal/limits/pace", "internal/wire"}},
+	{"internal/client/transfer", []string{"internal/client", "internal/clock", "internal/wire"}},
 	{"internal/agent", with(nouns, "internal/agent/hostmetrics", "internal/wire")},
 	{"internal/app/demo", with(storage, "internal/ingest", "internal/app/terminal")},
 

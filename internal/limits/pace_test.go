@@ -1,4 +1,4 @@
-package pace
+package limits
 
 import (
 	"context"
@@ -26,7 +26,7 @@ func (c *waits) Sleep(ctx context.Context, d time.Duration) error {
 
 func TestPace(t *testing.T) {
 	clk := &waits{Simulated: clock.NewSimulated(time.Date(2025, 11, 21, 12, 0, 0, 0, time.UTC))}
-	p := New(clk, 100)
+	p := NewPace(clk, 100)
 	for range 10 {
 		require.NoError(t, p.Wait(t.Context(), 50))
 	}

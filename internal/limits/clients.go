@@ -1,4 +1,4 @@
-// Package admission bounds what clients hold at the same time: connections, memory for the bodies
+// Package limits bounds what clients hold at the same time: connections, memory for the bodies
 // of their requests, and turns at heavy work.
 //
 //  1. Each resource has its own bound: a client that holds all of one resource blocks nobody from
@@ -7,7 +7,7 @@
 //     Addresses that stand for many clients are exempt; see Clients. Whoever reads by a token is one
 //     client, from whatever address, and may have smaller limits.
 //  3. What is taken is given back exactly once.
-package admission
+package limits
 
 import (
 	"context"

@@ -1,20 +1,17 @@
-// Package errand runs work that several requests want and that may take longer than any of them may
-// wait. The work does not end with the request that began it, or it might never be finished. Requests
-// that want the same work meanwhile wait for the same result.
-package errand
+package limits
 
 import (
 	"context"
 	"sync"
 )
 
-// Beside starts work under a context that ends with the process, and returns at once. Nil starts a
+// Background starts work under a context that ends with the process, and returns at once. Nil starts a
 // goroutine that ends only with its work.
-type Beside func(work func(context.Context))
+type Background func(work func(context.Context))
 
-// Keyed runs errands that a key tells apart. It is safe for concurrent use.
-type Keyed[K comparable, V any] struct {
-	beside Beside
+// Errands runs errands that a key tells apart. It is safe for concurrent use.
+type Errands[K comparable, V any] struct {
+	beside Background
 	most   int
 
 	mu    sync.Mutex
@@ -30,18 +27,18 @@ type underWay[V any] struct {
 	err   error
 }
 
-// NewKeyed returns a Keyed that runs at most most errands at once; 0 is no limit.
-func NewKeyed[K comparable, V any](beside Beside, most int) *Keyed[K, V] {
-	return &Keyed[K, V]{beside: beside, most: most, under: make(map[K]*underWay[V]), ended: make(chan struct{})}
+// NewErrands returns a Errands that runs at most most errands at once; 0 is no limit.
+func NewErrands[K comparable, V any](beside Background, most int) *Errands[K, V] {
+	return &Errands[K, V]{beside: beside, most: most, under: make(map[K]*underWay[V]), ended: make(chan struct{})}
 }
 
-// Do starts work unless an errand with the same key is under way, and waits for the result until ctx is
+// Do starts work unless work with the same key is under way, and waits for the result until ctx is
 // done. All callers that wait get the same result.
-func (g *Keyed[K, V]) Do(ctx context.Context, key K, work func(context.Context) (V, error)) (V, error) {
+func (g *Errands[K, V]) Do(ctx context.Context, key K, work func(context.Context) (V, error)) (V, error) {
 	return g.do(ctx, key, func() bool { return true }, work)
 }
 
-func (g *Keyed[K, V]) do(ctx context.Context, key K, due func() bool, work func(context.Context) (V, error)) (value V, err error) {
+func (g *Errands[K, V]) do(ctx context.Context, key K, due func() bool, work func(context.Context) (V, error)) (value V, err error) {
 	for {
 		u, wait := g.begin(ctx, key, due, work)
 		if u == nil && wait == nil {
@@ -63,7 +60,7 @@ func (g *Keyed[K, V]) do(ctx context.Context, key K, due func() bool, work func(
 
 // begin returns the errand to wait for, or the channel that is closed when there may be room for one, or
 // neither if the errand is not due.
-func (g *Keyed[K, V]) begin(
+func (g *Errands[K, V]) begin(
 	ctx context.Context, key K, due func() bool, work func(context.Context) (V, error),
 ) (u *underWay[V], room chan struct{}) {
 	g.mu.Lock()
@@ -98,11 +95,11 @@ func (g *Keyed[K, V]) begin(
 
 // Errand runs one kind of work, once at a time. It is safe for concurrent use.
 type Errand struct {
-	one *Keyed[struct{}, struct{}]
+	one *Errands[struct{}, struct{}]
 }
 
-// New returns an Errand.
-func New(beside Beside) Errand { return Errand{NewKeyed[struct{}, struct{}](beside, 0)} }
+// NewErrand returns an Errand.
+func NewErrand(beside Background) Errand { return Errand{NewErrands[struct{}, struct{}](beside, 0)} }
 
 // Do starts work if it is due and not under way, and waits for it until ctx is done. work itself keeps
 // its result.

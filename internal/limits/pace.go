@@ -1,5 +1,4 @@
-// Package pace spreads work over time.
-package pace
+package limits
 
 import (
 	"context"
@@ -18,8 +17,8 @@ type Pace struct {
 	next time.Duration // by the clock's Elapsed
 }
 
-// New returns a pace of perSecond pieces of work; 0 is no limit.
-func New(clk clock.Clock, perSecond int) *Pace {
+// NewPace returns a pace of perSecond pieces of work; 0 is no limit.
+func NewPace(clk clock.Clock, perSecond int) *Pace {
 	return &Pace{clk: clk, perSecond: perSecond, next: clk.Elapsed()}
 }
 

@@ -1,4 +1,4 @@
-package errand_test
+package limits_test
 
 import (
 	"context"
@@ -9,19 +9,16 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
-	"github.com/quern/quern/internal/limits/errand"
+	"github.com/quern/quern/internal/limits"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func always() bool { return true }
 
 // Work goes on when the request that began it has gone. Who wants the same meanwhile gets what comes of it.
 func TestWorkOutlastsRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := errand.NewKeyed[string, int](nil, 0)
+		g := limits.NewErrands[string, int](nil, 0)
 		began := 0
 		work := func(ctx context.Context) (int, error) {
 			began++
@@ -55,7 +52,7 @@ func TestWorkOutlastsRequests(t *testing.T) {
 // No more are done at once than are allowed, and who waits for room may leave.
 func TestGroupIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := errand.NewKeyed[int, int](nil, 2)
+		g := limits.NewErrands[int, int](nil, 2)
 		now, most := 0, 0
 		var mu sync.Mutex
 		work := func(context.Context) (int, error) {
@@ -92,7 +89,7 @@ func TestGroupIsBounded(t *testing.T) {
 func TestErrand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		process, stop := context.WithCancelCause(t.Context())
-		e := errand.New(func(work func(context.Context)) { go work(process) })
+		e := limits.NewErrand(func(work func(context.Context)) { go work(process) })
 		require.NoError(t, e.Do(t.Context(), func() bool { return false }, nil))
 		boom := errors.New("boom")
 		require.ErrorIs(t, e.Do(t.Context(), always, func(context.Context) error { return boom }), boom)

@@ -1,4 +1,4 @@
-package admission_test
+package limits_test
 
 import (
 	"io"
@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 )
 
 // TestBodyGoesBeforeTheReply: a reply of HTTP/2 may wait for its client, and nothing of a body that no handler has read
@@ -21,7 +21,7 @@ func TestBodyGoesBeforeTheReply(t *testing.T) {
 			_, _ = io.WriteString(w, "no")
 		})
 	}
-	requests := admission.NewRequests(1, admission.NewClients(nil), answer(&refused))
+	requests := limits.NewRequests(1, limits.NewClients(nil), answer(&refused))
 	var inner http.Handler
 	next := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		answer(&served).ServeHTTP(w, r)

@@ -1,4 +1,4 @@
-package admission_test
+package limits_test
 
 import (
 	"testing"
@@ -6,28 +6,28 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quern/quern/internal/limits/admission"
+	"github.com/quern/quern/internal/limits"
 )
 
 // TestRate: over any time, a client uses what its rate allows, and at most one request and one second's worth more.
 func TestRate(t *testing.T) {
 	now := time.Hour
-	ctx := admission.WithRate(t.Context(), admission.NewRate(100, func() time.Duration { return now }))
-	require.NoError(t, admission.Spend(ctx, 50))
-	require.NoError(t, admission.Spend(ctx, 50))
-	require.NoError(t, admission.MaySpend(ctx))
-	require.NoError(t, admission.Spend(ctx, 1000)) // a request is taken as a whole
-	var early *admission.RateError
-	require.ErrorAs(t, admission.Spend(ctx, 1), &early)
-	require.Equal(t, admission.RateError{PerSecond: 100, After: 10 * time.Second}, *early)
-	require.ErrorAs(t, admission.MaySpend(ctx), &early)
+	ctx := limits.WithRate(t.Context(), limits.NewRate(100, func() time.Duration { return now }))
+	require.NoError(t, limits.Spend(ctx, 50))
+	require.NoError(t, limits.Spend(ctx, 50))
+	require.NoError(t, limits.MaySpend(ctx))
+	require.NoError(t, limits.Spend(ctx, 1000)) // a request is taken as a whole
+	var early *limits.RateError
+	require.ErrorAs(t, limits.Spend(ctx, 1), &early)
+	require.Equal(t, limits.RateError{PerSecond: 100, After: 10 * time.Second}, *early)
+	require.ErrorAs(t, limits.MaySpend(ctx), &early)
 	now += 10 * time.Second
-	require.NoError(t, admission.MaySpend(ctx))
+	require.NoError(t, limits.MaySpend(ctx))
 
 	began, used := now, 0
 	for range 10_000 {
 		now += 7 * time.Millisecond
-		if admission.Spend(ctx, 30) == nil {
+		if limits.Spend(ctx, 30) == nil {
 			used += 30
 		}
 	}
@@ -35,21 +35,21 @@ func TestRate(t *testing.T) {
 	require.LessOrEqual(t, float64(used), allowed+100+30)
 	require.Greater(t, float64(used), allowed-30)
 
-	require.NoError(t, admission.Spend(t.Context(), 1<<40))
-	require.NoError(t, admission.MaySpend(admission.WithRate(t.Context(), nil)))
+	require.NoError(t, limits.Spend(t.Context(), 1<<40))
+	require.NoError(t, limits.MaySpend(limits.WithRate(t.Context(), nil)))
 }
 
 // TestClientsByToken: who has a token is one client from all addresses, with limits of its own, which are never more than
 // a client's share.
 func TestClientsByToken(t *testing.T) {
-	clients := admission.NewClients(admission.Loopback())
-	small := admission.OfToken("a", admission.Limits{Turns: 1})
-	large := admission.OfToken("b", admission.Limits{Turns: 100})
-	ctx := admission.WithClient(t.Context(), small)
+	clients := limits.NewClients(limits.Loopback())
+	small := limits.OfToken("a", limits.Limits{Turns: 1})
+	large := limits.OfToken("b", limits.Limits{Turns: 100})
+	ctx := limits.WithClient(t.Context(), small)
 	require.Equal(t, small, clients.For(ctx, "127.0.0.1:1"))
 	require.Equal(t, clients.Of("192.0.2.1:1"), clients.For(t.Context(), "192.0.2.1:2"))
 
-	turns := admission.NewTurns(admission.TurnOptions{N: 4, Name: "queries", Clients: clients})
+	turns := limits.NewTurns(limits.TurnOptions{N: 4, Name: "queries", Clients: clients})
 	give, err := turns.Take(ctx, "127.0.0.1:1")
 	require.NoError(t, err)
 	defer give()
@@ -63,7 +63,7 @@ func TestClientsByToken(t *testing.T) {
 		close(waiting)
 	}()
 	for range 2 { // these end with the turns
-		_, err := turns.Take(admission.WithClient(t.Context(), large), "127.0.0.1:1")
+		_, err := turns.Take(limits.WithClient(t.Context(), large), "127.0.0.1:1")
 		require.NoError(t, err)
 	}
 	select {

@@ -1,4 +1,4 @@
-package throttle_test
+package limits_test
 
 import (
 	"fmt"
@@ -8,12 +8,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/limits/throttle"
+	"github.com/quern/quern/internal/limits"
 )
 
 func TestThrottle(t *testing.T) {
 	clk := clock.NewSimulated(time.Date(2025, 11, 21, 12, 0, 0, 0, time.UTC))
-	th := throttle.New(clk, time.Minute)
+	th := limits.NewThrottle(clk, time.Minute)
 	pass := func() string {
 		skipped, ok := th.Pass()
 		return fmt.Sprint(skipped, ok)

@@ -1,5 +1,4 @@
-// Package throttle limits a message that could be logged many times a second.
-package throttle
+package limits
 
 import (
 	"sync"
@@ -20,8 +19,8 @@ type Throttle struct {
 	skipped int
 }
 
-// New makes a throttle that lets the first message through.
-func New(clk clock.Clock, every time.Duration) *Throttle {
+// NewThrottle makes a throttle that lets the first message through.
+func NewThrottle(clk clock.Clock, every time.Duration) *Throttle {
 	return &Throttle{clk: clk, every: every}
 }
 
@@ -62,7 +61,7 @@ type Topics struct {
 
 // NewTopics returns Topics that tell most topics apart in each interval. Others together are one topic.
 func NewTopics(clk clock.Clock, every time.Duration, most int) *Topics {
-	return &Topics{clk: clk, every: every, most: most, of: make(map[string]*Throttle), rest: New(clk, every)}
+	return &Topics{clk: clk, every: every, most: most, of: make(map[string]*Throttle), rest: NewThrottle(clk, every)}
 }
 
 // Pass is Throttle.Pass for a message of a topic. Those skipped may be of topics that have had no message since.
@@ -75,7 +74,7 @@ func (t *Topics) Pass(topic string) (skipped int, ok bool) {
 			t.forget()
 		}
 		if th = t.rest; len(t.of) < t.most {
-			th = New(t.clk, t.every)
+			th = NewThrottle(t.clk, t.every)
 			t.of[topic] = th
 		}
 	}

@@ -1,4 +1,4 @@
-package admission
+package limits
 
 import (
 	"context"
@@ -22,7 +22,7 @@ type Budget struct {
 // would leave less than half, or nothing, to all others.
 func NewBudget(limit, largest int64) *Budget {
 	if largest > half(limit) {
-		panic(fmt.Sprintf("admission: a request of %d bytes does not fit into half of %d", largest, limit))
+		panic(fmt.Sprintf("limits: a request of %d bytes does not fit into half of %d", largest, limit))
 	}
 	return &Budget{held: newHoldings(limit, half(limit))}
 }
