@@ -9,14 +9,16 @@ import (
 // goroutine that ends only with its work.
 type Background func(work func(context.Context))
 
-// Errands runs errands that a key tells apart. It is safe for concurrent use.
+// Errands run work that several requests want and that may take longer than any of them may wait. The work does not end
+// with the request that began it, or it might never be finished. Requests that want the same work meanwhile, which has the
+// same key, wait for the same result. It is safe for concurrent use.
 type Errands[K comparable, V any] struct {
-	beside Background
-	most   int
+	background Background
+	most       int
 
 	mu    sync.Mutex
 	under map[K]*underWay[V]
-	// ended is closed and replaced whenever an errand ends.
+	// ended is closed and replaced whenever work ends.
 	ended chan struct{}
 }
 
@@ -27,23 +29,32 @@ type underWay[V any] struct {
 	err   error
 }
 
-// NewErrands returns a Errands that runs at most most errands at once; 0 is no limit.
-func NewErrands[K comparable, V any](beside Background, most int) *Errands[K, V] {
-	return &Errands[K, V]{beside: beside, most: most, under: make(map[K]*underWay[V]), ended: make(chan struct{})}
+// NewErrands returns Errands that run at most most at once; 0 is no limit.
+func NewErrands[K comparable, V any](background Background, most int) *Errands[K, V] {
+	if background == nil {
+		background = func(work func(context.Context)) { go work(context.Background()) }
+	}
+	return &Errands[K, V]{background: background, most: most, under: make(map[K]*underWay[V]), ended: make(chan struct{})}
 }
 
 // Do starts work unless work with the same key is under way, and waits for the result until ctx is
 // done. All callers that wait get the same result.
-func (g *Errands[K, V]) Do(ctx context.Context, key K, work func(context.Context) (V, error)) (V, error) {
-	return g.do(ctx, key, func() bool { return true }, work)
+func (e *Errands[K, V]) Do(ctx context.Context, key K, work func(context.Context) (V, error)) (V, error) {
+	return e.do(ctx, key, func() bool { return true }, work)
 }
 
-func (g *Errands[K, V]) do(ctx context.Context, key K, due func() bool, work func(context.Context) (V, error)) (value V, err error) {
+func (e *Errands[K, V]) do(ctx context.Context, key K, due func() bool, work func(context.Context) (V, error)) (value V, err error) {
 	for {
-		u, wait := g.begin(ctx, key, due, work)
-		if u == nil && wait == nil {
-			return value, nil
+		e.mu.Lock()
+		u, wait := e.under[key], e.ended
+		if u == nil && (e.most == 0 || len(e.under) < e.most) {
+			if !due() {
+				e.mu.Unlock()
+				return value, nil
+			}
+			u = e.begin(key, work)
 		}
+		e.mu.Unlock()
 		if u != nil {
 			wait = u.done
 		}
@@ -58,53 +69,34 @@ func (g *Errands[K, V]) do(ctx context.Context, key K, due func() bool, work fun
 	}
 }
 
-// begin returns the errand to wait for, or the channel that is closed when there may be room for one, or
-// neither if the errand is not due.
-func (g *Errands[K, V]) begin(
-	ctx context.Context, key K, due func() bool, work func(context.Context) (V, error),
-) (u *underWay[V], room chan struct{}) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if u := g.under[key]; u != nil {
-		return u, nil
-	}
-	if g.most > 0 && len(g.under) >= g.most {
-		return nil, g.ended
-	}
-	if !due() {
-		return nil, nil
-	}
-	u = &underWay[V]{done: make(chan struct{})}
-	g.under[key] = u
-	beside := g.beside
-	if beside == nil {
-		beside = func(work func(context.Context)) { go work(context.WithoutCancel(ctx)) }
-	}
-	beside(func(ctx context.Context) {
-		value, err := work(ctx)
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		delete(g.under, key)
-		u.value, u.err = value, err
+// begin begins work. The caller holds mu.
+func (e *Errands[K, V]) begin(key K, work func(context.Context) (V, error)) *underWay[V] {
+	u := &underWay[V]{done: make(chan struct{})}
+	e.under[key] = u
+	e.background(func(ctx context.Context) {
+		u.value, u.err = work(ctx)
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		delete(e.under, key)
 		close(u.done)
-		close(g.ended)
-		g.ended = make(chan struct{})
+		close(e.ended)
+		e.ended = make(chan struct{})
 	})
-	return u, nil
+	return u
 }
 
 // Errand runs one kind of work, once at a time. It is safe for concurrent use.
-type Errand struct {
-	one *Errands[struct{}, struct{}]
-}
+type Errand struct{ one *Errands[struct{}, struct{}] }
 
 // NewErrand returns an Errand.
-func NewErrand(beside Background) Errand { return Errand{NewErrands[struct{}, struct{}](beside, 0)} }
+func NewErrand(background Background) Errand {
+	return Errand{NewErrands[struct{}, struct{}](background, 0)}
+}
 
 // Do starts work if it is due and not under way, and waits for it until ctx is done. work itself keeps
 // its result.
 func (e Errand) Do(ctx context.Context, due func() bool, work func(context.Context) error) error {
-	_, err := e.one.do(ctx, struct{}{}, due, func(ctx context.Context) (struct{}, error) { return struct{}{}, work(ctx) })
+	_, err := e.one.do(ctx, struct{}{}, due, func(ctx context.Context) (_ struct{}, err error) { return struct{}{}, work(ctx) })
 	return err
 }
 

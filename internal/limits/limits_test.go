@@ -56,8 +56,8 @@ func TestBudget(t *testing.T) {
 	require.True(t, anybody.Grow(50), "no share binds what stands for many")
 	anybody.Release()
 	other.Release()
-	require.Zero(t, budget.held.all)
-	require.Empty(t, budget.held.of)
+	require.True(t, budget.all.TryAcquire(100))
+	require.Empty(t, budget.clients)
 
 	large := NewBudget(100, 50)
 	c := large.Claim(a)
@@ -227,8 +227,8 @@ func TestRequests(t *testing.T) {
 	ask(3)
 	require.Equal(t, map[int]int{200: 2, 503: 2}, codes)
 	require.PanicsWithValue(t, http.ErrAbortHandler, func() { ask(4) })
-	for _, of := range []holdings{q.served, q.refused} {
-		require.Zero(t, of.all)
-		require.Empty(t, of.of)
+	for _, b := range []*Budget{q.served, q.refused} {
+		require.True(t, b.all.TryAcquire(4))
+		require.Empty(t, b.clients)
 	}
 }

@@ -9,90 +9,56 @@ import (
 
 // Throttle lets one message through per interval and counts the others. It is safe
 // for concurrent use.
-type Throttle struct {
-	clk   clock.Clock
-	every time.Duration
-
-	mu      sync.Mutex
-	passed  bool
-	last    time.Time
-	skipped int
-}
+type Throttle struct{ one *Topics }
 
 // NewThrottle makes a throttle that lets the first message through.
 func NewThrottle(clk clock.Clock, every time.Duration) *Throttle {
-	return &Throttle{clk: clk, every: every}
+	return &Throttle{NewTopics(clk, every, 0)}
 }
 
 // Pass returns whether to log now, and how many messages were skipped since the last one that
 // passed. A clock that goes back does not suppress messages.
-func (t *Throttle) Pass() (skipped int, ok bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	now := t.clk.Now()
-	if t.holds(now) {
-		t.skipped++
-		return 0, false
-	}
-	skipped, t.skipped = t.skipped, 0
-	t.passed, t.last = true, now
-	return skipped, true
-}
+func (t *Throttle) Pass() (skipped int, ok bool) { return t.one.Pass("") }
 
-// holds returns whether a message would be skipped now.
-func (t *Throttle) holds(now time.Time) bool {
-	return t.passed && !now.Before(t.last) && now.Sub(t.last) < t.every
-}
-
-// Topics throttles the messages of each topic by itself, and bounds those of all topics together. It is safe for
-// concurrent use.
+// Topics lets one message of each topic through per interval, and bounds those of all topics together. Intervals follow
+// one another: the next begins with the first message after the end of one. It is safe for concurrent use.
 type Topics struct {
 	clk   clock.Clock
 	every time.Duration
 	most  int
 
-	mu sync.Mutex
-	of map[string]*Throttle
-	// rest is for topics beyond most.
-	rest *Throttle
-	// forgotten counts the messages skipped of topics that were forgotten.
-	forgotten int
+	mu    sync.Mutex
+	began time.Time
+	// skipped counts the messages skipped in this interval by topic, before those in the last interval that had any.
+	// forgotten counts those of topics that have had no message since.
+	skipped, before map[string]int
+	forgotten       int
 }
 
 // NewTopics returns Topics that tell most topics apart in each interval. Others together are one topic.
 func NewTopics(clk clock.Clock, every time.Duration, most int) *Topics {
-	return &Topics{clk: clk, every: every, most: most, of: make(map[string]*Throttle), rest: NewThrottle(clk, every)}
+	return &Topics{clk: clk, every: every, most: most}
 }
 
 // Pass is Throttle.Pass for a message of a topic. Those skipped may be of topics that have had no message since.
 func (t *Topics) Pass(topic string) (skipped int, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	th := t.of[topic]
-	if th == nil {
-		if len(t.of) >= t.most {
-			t.forget()
+	if now := t.clk.Now(); t.skipped == nil || now.Before(t.began) || now.Sub(t.began) >= t.every {
+		for _, n := range t.before {
+			t.forgotten += n
 		}
-		if th = t.rest; len(t.of) < t.most {
-			th = NewThrottle(t.clk, t.every)
-			t.of[topic] = th
-		}
+		t.began, t.before, t.skipped = now, t.skipped, make(map[string]int)
 	}
-	if skipped, ok = th.Pass(); ok {
-		skipped, t.forgotten = skipped+t.forgotten, 0
+	if _, known := t.skipped[topic]; !known && len(t.skipped) >= t.most {
+		topic = ""
 	}
-	return skipped, ok
-}
-
-// forget forgets the topics whose next message would pass.
-func (t *Topics) forget() {
-	now := t.clk.Now()
-	for topic, th := range t.of {
-		th.mu.Lock()
-		if !th.holds(now) {
-			t.forgotten += th.skipped
-			delete(t.of, topic)
-		}
-		th.mu.Unlock()
+	if n, known := t.skipped[topic]; known {
+		t.skipped[topic] = n + 1
+		return 0, false
 	}
+	skipped, t.forgotten = t.before[topic]+t.forgotten, 0
+	delete(t.before, topic)
+	t.skipped[topic] = 0
+	return skipped, true
 }

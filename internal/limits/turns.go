@@ -3,7 +3,6 @@ package limits
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"time"
 
@@ -25,21 +24,10 @@ const waitingPerTurn = 50
 // A client that holds its share of the turns waits until one of them ends; the requests behind it
 // go ahead. Turns is safe for concurrent use. A nil Turns bounds nothing.
 type Turns struct {
-	clients *Clients
-	wait    time.Duration
-
-	mu      sync.Mutex
-	taken   holdings
-	queued  holdings
-	waiting []*waiter
-
+	clients        *Clients
+	wait           time.Duration
+	turns, queue   *Budget
 	inUse, inQueue prometheus.Gauge
-}
-
-// waiter is a waiting request. ready is closed when its turn comes.
-type waiter struct {
-	client Client
-	ready  chan struct{}
 }
 
 // TurnOptions configure Turns.
@@ -58,25 +46,23 @@ type TurnOptions struct {
 
 // NewTurns returns turns, and exports their use as metrics.
 func NewTurns(o TurnOptions) *Turns {
-	most, queue := int64(o.N), int64(o.N)*waitingPerTurn
-	f, labels := promauto.With(o.Metrics), prometheus.Labels{"kind": o.Name}
+	gauge := func(name, help string) prometheus.Gauge {
+		return promauto.With(o.Metrics).NewGauge(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: prometheus.Labels{"kind": o.Name}})
+	}
 	t := &Turns{
 		clients: o.Clients, wait: o.Wait,
-		taken: newHoldings(most, half(most)), queued: newHoldings(queue, half(queue)),
-		inUse: f.NewGauge(prometheus.GaugeOpts{
-			Name: "quern_turns", ConstLabels: labels,
-			Help: "Requests in progress, by what they read.",
-		}),
-		inQueue: f.NewGauge(prometheus.GaugeOpts{
-			Name: "quern_turns_waiting", ConstLabels: labels,
-			Help: "Requests in the queue, by what they read.",
-		}),
+		turns: NewBudget(int64(o.N), 1), queue: NewBudget(int64(o.N)*waitingPerTurn, 1),
+		inUse:   gauge("quern_turns", "Requests in progress, by what they read."),
+		inQueue: gauge("quern_turns_waiting", "Requests in the queue, by what they read."),
 	}
-	t.taken.own = func(l Limits) int64 { return int64(l.Turns) }
-	f.NewGauge(prometheus.GaugeOpts{
-		Name: "quern_turns_limit", ConstLabels: labels,
-		Help: "Maximum number of requests in progress, by what they read.",
-	}).Set(float64(o.N))
+	share := t.turns.share
+	t.turns.share = func(c Client) int64 {
+		if most := int64(c.limits.Turns); most > 0 {
+			return min(most, share(c))
+		}
+		return share(c)
+	}
+	gauge("quern_turns_limit", "Maximum number of requests in progress, by what they read.").Set(float64(o.N))
 	return t
 }
 
@@ -87,69 +73,34 @@ func (t *Turns) Take(ctx context.Context, address string) (give func(), err erro
 	if t == nil {
 		return func() {}, nil
 	}
+	c := t.clients.For(ctx, address)
+	if !t.turns.try(c, 1) {
+		if err := t.line(ctx, c); err != nil {
+			return nil, err
+		}
+	}
+	t.inUse.Inc()
+	return sync.OnceFunc(func() {
+		t.inUse.Dec()
+		t.turns.give(c, 1)
+	}), nil
+}
+
+// line waits in the queue for a turn.
+func (t *Turns) line(ctx context.Context, c Client) error {
 	if t.wait > 0 {
 		limited, cancel := context.WithTimeoutCause(ctx, t.wait, ErrWaited)
 		defer cancel()
 		ctx = limited
 	}
-	c := t.clients.For(ctx, address)
-	t.mu.Lock()
-	if t.taken.take(c, 1) {
-		t.show()
-		t.mu.Unlock()
-		return t.give(c), nil
+	if !t.queue.try(c, 1) {
+		return ErrQueueFull
 	}
-	if !t.queued.take(c, 1) {
-		t.mu.Unlock()
-		return nil, ErrQueueFull
+	defer t.queue.give(c, 1)
+	t.inQueue.Inc()
+	defer t.inQueue.Dec()
+	if t.turns.wait(ctx, c, 1) != nil {
+		return context.Cause(ctx)
 	}
-	w := &waiter{client: c, ready: make(chan struct{})}
-	t.waiting = append(t.waiting, w)
-	t.show()
-	t.mu.Unlock()
-
-	select {
-	case <-w.ready:
-		return t.give(c), nil
-	case <-ctx.Done():
-	}
-	t.mu.Lock()
-	i := slices.Index(t.waiting, w)
-	if i >= 0 {
-		t.leave(i)
-		t.show()
-	}
-	t.mu.Unlock()
-	if i < 0 { // its turn came at the same moment
-		t.give(c)()
-	}
-	return nil, context.Cause(ctx)
-}
-
-func (t *Turns) give(c Client) func() {
-	return sync.OnceFunc(func() {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		t.taken.give(c, 1)
-		for i := 0; i < len(t.waiting); {
-			if w := t.waiting[i]; t.taken.take(w.client, 1) {
-				t.leave(i)
-				close(w.ready)
-			} else {
-				i++
-			}
-		}
-		t.show()
-	})
-}
-
-// leave removes waiter i from the queue.
-func (t *Turns) leave(i int) {
-	t.queued.give(t.waiting[i].client, 1)
-	t.waiting = slices.Delete(t.waiting, i, i+1)
-}
-
-func (t *Turns) show() {
-	t.inUse.Set(float64(t.taken.all))
-	t.inQueue.Set(float64(len(t.waiting)))
+	return nil
 }

@@ -1,11 +1,9 @@
-// Package limits bounds what clients hold at the same time: connections, memory for the bodies
-// of their requests, and turns at heavy work.
+// Package limits bounds what clients hold at the same time (connections, memory for the bodies of their requests, turns
+// at heavy work), what they send over time, what runs beside requests, and how often a message is logged.
 //
-//  1. Each resource has its own bound: a client that holds all of one resource blocks nobody from
-//     the others.
-//  2. One client holds at most half of each resource, so that the other half remains for others.
-//     Addresses that stand for many clients are exempt; see Clients. Whoever reads by a token is one
-//     client, from whatever address, and may have smaller limits.
+//  1. Each resource has its own Budget: a client that holds all of one resource blocks nobody from the others.
+//  2. One client holds at most half of each Budget, so that the other half remains for others. Addresses that stand for
+//     many clients are exempt; see Clients. Whoever reads by a token is one client, from whatever address.
 //  3. What is taken is given back exactly once.
 package limits
 
@@ -54,21 +52,16 @@ func (c *Clients) Of(address string) Client {
 	if err != nil {
 		return Client{}
 	}
-	addr := at.Addr().Unmap().WithZone("")
+	addr, bits := at.Addr().Unmap().WithZone(""), 32
+	if addr.Is6() {
+		bits = ipv6Bits
+	}
 	for _, p := range c.shared {
 		if p.Contains(addr) {
 			return Client{}
 		}
 	}
-	bits := addr.BitLen()
-	if addr.Is6() {
-		bits = ipv6Bits
-	}
-	prefix, err := addr.Prefix(bits)
-	if err != nil {
-		return Client{}
-	}
-	return Client{prefix: prefix}
+	return Client{prefix: netip.PrefixFrom(addr, bits).Masked()}
 }
 
 // For returns the client whose request a context is of, if it has a token, and otherwise the one that connects from the
@@ -92,59 +85,3 @@ func ClientOf(ctx context.Context) Client {
 	c, _ := ctx.Value(clientKey{}).(Client)
 	return c
 }
-
-// holdings counts what is held of one resource, in total and by client. It is not safe for
-// concurrent use.
-type holdings struct {
-	limit, share int64
-	// own returns the limit of a client, 0 for none. It may be nil.
-	own func(Limits) int64
-	all int64
-	of  map[Client]int64
-}
-
-func newHoldings(limit, share int64) holdings {
-	return holdings{limit: limit, share: share, of: make(map[Client]int64)}
-}
-
-// shareOf returns how much c may hold.
-func (h *holdings) shareOf(c Client) int64 {
-	if (c == Client{}) {
-		return h.limit
-	}
-	if h.own != nil {
-		if own := h.own(c.limits); own > 0 {
-			return min(own, h.share)
-		}
-	}
-	return h.share
-}
-
-// fits reports whether c may hold n more.
-func (h *holdings) fits(c Client, n int64) bool {
-	return h.all+n <= h.limit && (c == Client{} || h.of[c]+n <= h.shareOf(c))
-}
-
-func (h *holdings) take(c Client, n int64) bool {
-	if !h.fits(c, n) {
-		return false
-	}
-	h.all += n
-	if (c != Client{}) {
-		h.of[c] += n
-	}
-	return true
-}
-
-func (h *holdings) give(c Client, n int64) {
-	h.all -= n
-	if (c == Client{}) {
-		return
-	}
-	if h.of[c] -= n; h.of[c] == 0 {
-		delete(h.of, c)
-	}
-}
-
-// half returns the share of one client.
-func half(limit int64) int64 { return max((limit+1)/2, 1) }

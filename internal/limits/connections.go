@@ -2,6 +2,7 @@ package limits
 
 import (
 	"net"
+	"net/http"
 	"sync"
 )
 
@@ -15,15 +16,13 @@ type Listener struct {
 	net.Listener
 	clients *Clients
 	refuse  func(net.Conn)
-
-	mu   sync.Mutex
-	open holdings
+	open    *Budget
 }
 
 // Limit bounds the connections of l to most. refuse may tell a client the reason, without waiting
 // for it; nil tells nothing.
 func Limit(l net.Listener, most int, clients *Clients, refuse func(net.Conn)) *Listener {
-	return &Listener{Listener: l, clients: clients, refuse: refuse, open: newHoldings(int64(most), half(int64(most)))}
+	return &Listener{Listener: l, clients: clients, refuse: refuse, open: NewBudget(int64(most), 1)}
 }
 
 // Accept implements net.Listener.
@@ -37,15 +36,8 @@ func (l *Listener) Accept() (net.Conn, error) {
 			_ = tcp.SetWriteBuffer(sendBytes) // an error is harmless: the system's default size works too
 		}
 		client := l.clients.Of(conn.RemoteAddr().String())
-		l.mu.Lock()
-		ok := l.open.take(client, 1)
-		l.mu.Unlock()
-		if ok {
-			return &counted{Conn: conn, give: sync.OnceFunc(func() {
-				l.mu.Lock()
-				defer l.mu.Unlock()
-				l.open.give(client, 1)
-			})}, nil
+		if l.open.try(client, 1) {
+			return &counted{Conn: conn, give: sync.OnceFunc(func() { l.open.give(client, 1) })}, nil
 		}
 		if l.refuse != nil {
 			l.refuse(conn)
@@ -72,4 +64,38 @@ func (c *counted) CloseWrite() error {
 		return half.CloseWrite()
 	}
 	return nil
+}
+
+// Requests bounds the requests in progress, of which one connection of HTTP/2 has many.
+type Requests struct {
+	clients         *Clients
+	refuse          http.Handler
+	served, refused *Budget
+}
+
+// NewRequests bounds requests to most. refuse answers those beyond it, of which as many may wait for their clients;
+// the rest is broken off.
+func NewRequests(most int, clients *Clients, refuse http.Handler) *Requests {
+	return &Requests{clients: clients, refuse: refuse, served: NewBudget(int64(most), 1), refused: NewBudget(int64(most), 1)}
+}
+
+// Limit returns a handler that passes requests to next.
+func (q *Requests) Limit(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		client, budget, h := q.clients.Of(r.RemoteAddr), q.served, next
+		if !budget.try(client, 1) {
+			budget, h = q.refused, q.refuse
+			if !budget.try(client, 1) {
+				panic(http.ErrAbortHandler)
+			}
+		}
+		defer budget.give(client, 1)
+		h.ServeHTTP(w, r)
+		if r.ProtoMajor > 1 {
+			// What has arrived of a body that nobody will read is let go first.
+			_ = r.Body.Close() // it never fails
+			// What is left would wait for the client after the handler, where nobody counts it.
+			_ = http.NewResponseController(w).Flush()
+		}
+	})
 }
