@@ -10,7 +10,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/quern/quern/internal/app/terminal"
 	"github.com/quern/quern/internal/clock"
@@ -55,25 +54,15 @@ func Annotate(ctx context.Context, cfg config.Annotate, stdout, stderr io.Writer
 
 // ListAnnotations prints annotations of a server.
 func ListAnnotations(ctx context.Context, cfg config.FindAnnotations, stdout, stderr io.Writer) error {
-	server, err := cfg.Client(stderr)
-	if err != nil {
-		return err
-	}
 	form := url.Values{"start": {cfg.Start.String()}, "end": {cfg.End.String()}, "tag": cfg.Tags, "limit": {strconv.Itoa(cfg.Limit)}}
 	if cfg.Text != "" {
 		form.Set("text", cfg.Text)
 	}
-	resp, err := server.Do(ctx, http.MethodGet, wire.AnnotationsPath, form)
+	found, _, err := answered[wire.Annotations](ctx, &cfg.Connection, stderr, http.MethodGet, wire.AnnotationsPath, form)
 	if err != nil {
-		return stopped(ctx, err, "stopped")
+		return err
 	}
-	defer resp.Body.Close()
-	var found wire.Annotations
-	if err := answerOf(resp.Body, &found); err != nil {
-		return stopped(ctx, err, "stopped")
-	}
-	w := tabwriter.NewWriter(terminal.Plain(stdout), 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "START\tEND\tID\tBY\tTAGS\tTEXT")
+	w := table(stdout, "START\tEND\tID\tBY\tTAGS\tTEXT")
 	for _, a := range found.Annotations {
 		end := "-"
 		if a.End != a.Start {

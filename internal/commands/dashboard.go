@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/quern/quern/internal/app/terminal"
 	"github.com/quern/quern/internal/client"
@@ -48,7 +47,7 @@ func change(ctx context.Context, server *client.Client, method, path string, bas
 
 func dataOf[T any](body io.Reader) (T, error) {
 	var out wire.Data[T]
-	if err := answerOf(body, &out); err != nil || out.Status != wire.Success {
+	if _, err := decode(body, &out); err != nil || out.Status != wire.Success {
 		return out.Data, errors.Join(errors.New("the answer is not a Quern response"), err)
 	}
 	return out.Data, nil
@@ -85,8 +84,7 @@ func ListDashboards(ctx context.Context, cfg config.ListDashboards, stdout, stde
 	if err != nil {
 		return stopped(ctx, err, "stopped")
 	}
-	w := tabwriter.NewWriter(terminal.Plain(stdout), 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "ID\tTITLE\tVERSION\tUPDATED\tBY\tFROM")
+	w := table(stdout, "ID\tTITLE\tVERSION\tUPDATED\tBY\tFROM")
 	for _, d := range all {
 		from := d.Origin
 		switch {
@@ -98,7 +96,7 @@ func ListDashboards(ctx context.Context, cfg config.ListDashboards, stdout, stde
 		if d.Problem != "" {
 			from += ": " + d.Problem
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", d.ID, d.Title, versionOf(d.Version), updated(d.Updated), orNothing(d.Author), from)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", d.ID, d.Title, versionOf(d.Version), momentOr(d.Updated, "-"), orNothing(d.Author), from)
 	}
 	return w.Flush()
 }
@@ -108,13 +106,6 @@ func versionOf(n int64) string {
 		return "-"
 	}
 	return strconv.FormatInt(n, 10)
-}
-
-func updated(ms int64) string {
-	if ms == 0 {
-		return "-"
-	}
-	return moment(ms)
 }
 
 // GetDashboard prints a dashboard.
@@ -257,8 +248,7 @@ func DashboardVersions(ctx context.Context, cfg config.Dashboard, stdout, stderr
 	if err != nil {
 		return stopped(ctx, err, "stopped")
 	}
-	w := tabwriter.NewWriter(terminal.Plain(stdout), 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "VERSION\tUPDATED\tBY\tBYTES\tTITLE")
+	w := table(stdout, "VERSION\tUPDATED\tBY\tBYTES\tTITLE")
 	for _, v := range all {
 		title := v.Title
 		switch {
@@ -267,7 +257,7 @@ func DashboardVersions(ctx context.Context, cfg config.Dashboard, stdout, stderr
 		case v.Origin != "":
 			title += " (not stored: " + v.Origin + ")"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\n", versionOf(v.Version), updated(v.Updated), orNothing(v.Author), v.Bytes, title)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\n", versionOf(v.Version), momentOr(v.Updated, "-"), orNothing(v.Author), v.Bytes, title)
 	}
 	return w.Flush()
 }

@@ -2,15 +2,14 @@ package commands
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
+	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
 
 	"github.com/quern/quern/internal/app/terminal"
-	"github.com/quern/quern/internal/client"
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/operate/explain"
 	"github.com/quern/quern/internal/wire"
@@ -18,20 +17,11 @@ import (
 
 // Explain asks a server why rows are what they are, and prints the answer in words.
 func Explain(ctx context.Context, cfg config.Explain, stdout, stderr io.Writer) error {
-	body, err := ask(ctx, &cfg.Connection, stderr, wire.ExplainPath, url.Values{
+	answer, text, err := answered[explain.Answer](ctx, &cfg.Connection, stderr, http.MethodPost, wire.ExplainPath, url.Values{
 		"match[]": cfg.Match, "time": {cfg.Time}, "limit": {strconv.Itoa(cfg.Limit)},
 	})
 	if err != nil {
-		return stopped(ctx, err, "stopped")
-	}
-	defer body.Close()
-	text, err := client.ReadAll(body)
-	if err != nil {
-		return stopped(ctx, err, "stopped")
-	}
-	var answer explain.Answer
-	if err := json.Unmarshal(text, &answer); err != nil {
-		return fmt.Errorf("the server's answer is not a Quern response: %w", err)
+		return err
 	}
 	stdout = terminal.Plain(stdout)
 	if cfg.JSON {

@@ -10,8 +10,6 @@ import (
 	"os"
 	"strings"
 
-	"github.com/schollz/progressbar/v3"
-
 	"github.com/quern/quern/internal/app/backend"
 	"github.com/quern/quern/internal/app/terminal"
 	"github.com/quern/quern/internal/cache"
@@ -66,13 +64,20 @@ func copyAll(
 	ctx context.Context, cfg config.Migrate, from legacy.Reader, to storage.Store, names map[int32]migrate.Series, clk clock.Clock, log *slog.Logger, stdout io.Writer,
 ) (*migrate.Report, error) {
 	policy := to.Settings().Policy
-	seen := progress{out: stdout, log: log}
-	defer seen.end()
+	bar, told := bar{out: stdout}, 0
+	defer bar.end()
+	progress := func(done, total int) {
+		if tenth := 10 * done / max(total, 1); !terminal.Is(stdout) && (tenth > told || done == 0) {
+			told = tenth
+			log.Info("copying", "schedules", done, "of", total)
+		}
+		bar.at(int64(done), int64(total), "schedules")
+	}
 	return migrate.New(migrate.Parts{
 		From: from, To: to, Cache: cache.New(to, clk, rand.Uint64(), cache.Timing{Grace: policy.Grace, Delay: policy.Delay}), Clock: clk,
 	}, migrate.Options{
 		Source: cfg.Source, Names: names, Rate: cfg.Rate, Shared: cfg.Store == config.Cassandra,
-		Logger: log, Progress: seen.at,
+		Logger: log, Progress: progress,
 	}).Run(ctx)
 }
 
@@ -95,36 +100,6 @@ func readNames(path string, stdout io.Writer) (map[int32]migrate.Series, error) 
 	}
 	fmt.Fprintf(stdout, "%s: schedules named: %d; lines skipped: %d\n", path, len(names), len(bad))
 	return names, nil
-}
-
-// progress shows the progress of the copy: a bar on a terminal, a line per tenth in a log.
-type progress struct {
-	out  io.Writer
-	log  *slog.Logger
-	bar  *progressbar.ProgressBar
-	told int
-}
-
-func (p *progress) at(done, total int) {
-	if terminal.Is(p.out) {
-		if p.bar == nil {
-			p.bar = terminal.NewBar(p.out, int64(total), "schedules")
-		}
-		// A bar that cannot be drawn is no reason to stop.
-		_ = p.bar.Set(done)
-		return
-	}
-	if tenth := 10 * done / max(total, 1); tenth > p.told || done == 0 {
-		p.told = tenth
-		p.log.Info("copying", "schedules", done, "of", total)
-	}
-}
-
-func (p *progress) end() {
-	if p.bar != nil {
-		_ = p.bar.Exit()
-		fmt.Fprintln(p.out)
-	}
 }
 
 // whenStopped says what to do after a signal.

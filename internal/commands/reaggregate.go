@@ -11,8 +11,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/schollz/progressbar/v3"
-
 	"github.com/quern/quern/internal/app/terminal"
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/operate/reaggregate"
@@ -45,12 +43,8 @@ func Reaggregate(ctx context.Context, cfg config.Reaggregate, stdout, stderr io.
 
 // follow reads the reply's lines to the last one, and shows the progress on a terminal.
 func follow(body io.Reader, stderr io.Writer) (reaggregate.Summary, error) {
-	var bar *progressbar.ProgressBar
-	defer func() {
-		if bar != nil && !bar.IsFinished() {
-			fmt.Fprintln(stderr)
-		}
-	}()
+	bar := bar{out: stderr}
+	defer bar.end()
 	var last reaggregate.Progress
 	lines := bufio.NewScanner(body)
 	for lines.Scan() {
@@ -65,11 +59,8 @@ func follow(body io.Reader, stderr io.Writer) (reaggregate.Summary, error) {
 			return l.Summary, fmt.Errorf("%s (%d of %d blocks were done; repeating the request is safe)", l.Error, last.Done, last.Total)
 		}
 		last = l.Progress
-		if bar == nil && terminal.Is(stderr) && last.Total > 0 {
-			bar = terminal.NewBar(stderr, last.Total, "blocks")
-		}
-		if bar != nil {
-			_ = bar.Set64(last.Done) // a bar that cannot be drawn is no reason to fail
+		if last.Total > 0 {
+			bar.at(last.Done, last.Total, "blocks")
 		}
 	}
 	return reaggregate.Summary{}, errBrokenOff

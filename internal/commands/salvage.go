@@ -27,7 +27,7 @@ import (
 //
 // It runs an export from a server inside the process, over the store opened read-only.
 func Salvage(ctx context.Context, cfg config.Salvage, stdout, stderr io.Writer) (err error) {
-	bar := transferBar{out: stderr, what: "Salvaging"}
+	bar := bar{out: stderr}
 	defer bar.end()
 	var mu sync.Mutex
 	lost := map[string]bool{}
@@ -72,7 +72,9 @@ func Salvage(ctx context.Context, cfg config.Salvage, stdout, stderr io.Writer) 
 		Client: client.Client{URL: "http://salvage", HTTP: &http.Client{Transport: &http.Transport{DialContext: listener.Dial}}},
 		Match:  []string{`{__name__!=""}`}, Start: cfg.Dir, End: cfg.Dir, StartMs: fromMs, EndMs: toMs, Part: 24 * time.Hour,
 		Path: cfg.Output, Overwrite: cfg.Overwrite,
-		Progress: func(x transfer.Exported) { bar.at(x.NextMs-x.StartMs, x.EndMs-x.StartMs, x.Samples, x.Bytes) },
+		Progress: func(x transfer.Exported) {
+			bar.at(x.NextMs-x.StartMs, x.EndMs-x.StartMs, transferred("Salvaging", x.Samples, x.Bytes))
+		},
 	}
 	x, err := e.Run(ctx)
 	bar.end()

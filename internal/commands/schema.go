@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/schollz/progressbar/v3"
-
 	"github.com/quern/quern/internal/app/backend"
 	"github.com/quern/quern/internal/app/terminal"
 	"github.com/quern/quern/internal/clock"
@@ -24,11 +22,16 @@ func ApplySchema(ctx context.Context, cfg config.Schema, stdout, stderr io.Write
 	opts.Policy = cfg.Policy.New
 	opts.Applier = backend.WorkerName()
 
-	steps := steps{out: stdout}
+	bar := bar{out: stdout}
 	err := whenThere(ctx, log, &cfg.Cluster, func(ctx context.Context) error {
-		return cassandra.ApplySchema(ctx, opts, cfg.Replication, steps.next)
+		return cassandra.ApplySchema(ctx, opts, cfg.Replication, func(done, total int, step string) {
+			if done < total && !terminal.Is(stdout) { // in a log
+				fmt.Fprintf(stdout, "%d/%d %s\n", done+1, total, step)
+			}
+			bar.at(int64(done), int64(total), step)
+		})
 	})
-	steps.end()
+	bar.end()
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return fmt.Errorf("stopped before the schema was complete: run the command again to continue")
@@ -42,34 +45,4 @@ func ApplySchema(ctx context.Context, cfg config.Schema, stdout, stderr io.Write
    aggregator                          at least one
 `, cfg.Cluster.Keyspace)
 	return nil
-}
-
-// steps shows the progress of the schema: a bar on a terminal, lines in a log.
-type steps struct {
-	out io.Writer
-	bar *progressbar.ProgressBar
-}
-
-// next is called before each step, and once more after the last.
-func (s *steps) next(done, total int, step string) {
-	if !terminal.Is(s.out) {
-		if done < total {
-			fmt.Fprintf(s.out, "%d/%d %s\n", done+1, total, step)
-		}
-		return
-	}
-	if s.bar == nil {
-		s.bar = terminal.NewBar(s.out, int64(total), "")
-	}
-	s.bar.ChangeMax(total)
-	s.bar.Describe(step)
-	// A bar that cannot be drawn is no reason to stop.
-	_ = s.bar.Set(done)
-}
-
-func (s *steps) end() {
-	if s.bar != nil {
-		_ = s.bar.Exit()
-		fmt.Fprintln(s.out)
-	}
 }

@@ -2,16 +2,15 @@ package commands
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
+	"net/http"
 	"net/url"
 	"strconv"
 	"text/tabwriter"
 	"time"
 
 	"github.com/quern/quern/internal/app/terminal"
-	"github.com/quern/quern/internal/client"
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/wire"
 )
@@ -25,18 +24,9 @@ func TopSeries(ctx context.Context, cfg config.TopSeries, stdout, stderr io.Writ
 	if cfg.Days > 0 {
 		form.Set("days", strconv.Itoa(cfg.Days))
 	}
-	body, err := ask(ctx, &cfg.Connection, stderr, wire.CardinalityPath, form)
+	c, text, err := answered[wire.Cardinality](ctx, &cfg.Connection, stderr, http.MethodPost, wire.CardinalityPath, form)
 	if err != nil {
-		return stopped(ctx, err, "stopped")
-	}
-	defer body.Close()
-	text, err := client.ReadAll(body)
-	if err != nil {
-		return stopped(ctx, err, "stopped")
-	}
-	var c wire.Cardinality
-	if err := json.Unmarshal(text, &c); err != nil {
-		return fmt.Errorf("the server's answer is not a Quern response: %w", err)
+		return err
 	}
 	stdout = terminal.Plain(stdout)
 	if cfg.JSON {

@@ -2,7 +2,7 @@ package commands
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/quern/quern/internal/app/terminal"
-	"github.com/quern/quern/internal/client"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/metric"
@@ -25,22 +24,12 @@ const shownLately = 8
 
 // Status prints how far a server's aggregation is.
 func Status(ctx context.Context, cfg config.Status, stdout, stderr io.Writer) error {
-	server, err := cfg.Client(stderr)
-	if err != nil {
+	st, text, err := answered[wire.Status](ctx, &cfg.Connection, stderr, http.MethodGet, wire.StatusPath, nil)
+	switch {
+	case err != nil:
 		return err
-	}
-	resp, err := server.Do(ctx, http.MethodGet, wire.StatusPath, nil)
-	if err != nil {
-		return stopped(ctx, err, "stopped")
-	}
-	defer resp.Body.Close()
-	text, err := client.ReadAll(resp.Body)
-	if err != nil {
-		return stopped(ctx, err, "stopped")
-	}
-	var st wire.Status
-	if err := json.Unmarshal(text, &st); err != nil || len(st.Buckets) == 0 {
-		return fmt.Errorf("the answer of %s is not a Quern status", server.Name())
+	case len(st.Buckets) == 0:
+		return errors.New("the server's answer is not a Quern status")
 	}
 	stdout = terminal.Plain(stdout)
 	if cfg.JSON {

@@ -2,7 +2,6 @@ package commands
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -10,11 +9,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/quern/quern/internal/access"
 	"github.com/quern/quern/internal/app/terminal"
-	"github.com/quern/quern/internal/client"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/metric"
@@ -111,7 +108,7 @@ func madeByServer(ctx context.Context, cfg *config.NewToken, stderr io.Writer) (
 		return made, stopped(ctx, err, "stopped; `quern token list` says whether the token was made")
 	}
 	defer body.Close()
-	if err := answerOf(body, &made); err != nil || made.Secret == "" {
+	if _, err := decode(body, &made); err != nil || made.Secret == "" {
 		return made, fmt.Errorf("the answer is not a Quern response: %w", err)
 	}
 	// A server of an earlier version does not know what it was asked for.
@@ -124,27 +121,13 @@ func madeByServer(ctx context.Context, cfg *config.NewToken, stderr io.Writer) (
 
 // ListTokens prints the tokens of a server, without their secrets.
 func ListTokens(ctx context.Context, cfg config.Connection, stdout, stderr io.Writer) error {
-	server, err := cfg.Client(stderr)
+	all, _, err := answered[wire.Tokens](ctx, &cfg, stderr, http.MethodGet, wire.TokensPath, nil)
 	if err != nil {
 		return err
 	}
-	resp, err := server.Do(ctx, http.MethodGet, wire.TokensPath, nil)
-	if err != nil {
-		return stopped(ctx, err, "stopped")
-	}
-	defer resp.Body.Close()
-	var all wire.Tokens
-	if err := answerOf(resp.Body, &all); err != nil {
-		return stopped(ctx, err, "stopped")
-	}
-	w := tabwriter.NewWriter(terminal.Plain(stdout), 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "ID\tNAME\tROLES\tCREATED\tBY\tEXPIRES\tBOUND TO")
+	w := table(stdout, "ID\tNAME\tROLES\tCREATED\tBY\tEXPIRES\tBOUND TO")
 	for _, t := range all.Tokens {
-		expires := "never"
-		if t.Expires != 0 {
-			expires = moment(t.Expires)
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", t.ID, t.Name, strings.Join(t.Roles, ","), moment(t.Created), orNothing(t.Author), expires,
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", t.ID, t.Name, strings.Join(t.Roles, ","), moment(t.Created), orNothing(t.Author), momentOr(t.Expires, "never"),
 			orNothing(strings.TrimSuffix(strings.TrimPrefix(bounds(&t), "It is for "), ". ")))
 	}
 	return w.Flush()
@@ -159,13 +142,4 @@ func RevokeToken(ctx context.Context, cfg config.RevokeToken, stdout, stderr io.
 	defer body.Close()
 	fmt.Fprintln(stdout, "The token is revoked. All processes refuse it within ten seconds.")
 	return nil
-}
-
-// answerOf reads a whole answer.
-func answerOf(body io.Reader, to any) error {
-	text, err := client.ReadAll(body)
-	if err != nil {
-		return err
-	}
-	return json.Unmarshal(text, to)
 }

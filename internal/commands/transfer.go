@@ -1,16 +1,16 @@
 package commands
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/schollz/progressbar/v3"
 
 	"github.com/quern/quern/internal/app/terminal"
 	"github.com/quern/quern/internal/client"
@@ -37,9 +37,11 @@ func Export(ctx context.Context, cfg config.Export, stdout, stderr io.Writer) er
 	if e.StartMs >= e.EndMs {
 		return &client.RefusedError{Message: "--start must be before --end"}
 	}
-	bar := transferBar{out: stderr, what: "Exporting"}
+	bar := bar{out: stderr}
 	defer bar.end()
-	e.Progress = func(x transfer.Exported) { bar.at(x.NextMs-x.StartMs, x.EndMs-x.StartMs, x.Samples, x.Bytes) }
+	e.Progress = func(x transfer.Exported) {
+		bar.at(x.NextMs-x.StartMs, x.EndMs-x.StartMs, transferred("Exporting", x.Samples, x.Bytes))
+	}
 	e.Warn = func(w string) { bar.tell(stderr, "skipped: "+w) }
 	x, err := e.Run(ctx)
 	bar.end()
@@ -71,7 +73,7 @@ func Import(ctx context.Context, cfg config.Import, stdout, stderr io.Writer) er
 	if err != nil {
 		return err
 	}
-	bar := transferBar{out: stderr, what: "Importing"}
+	bar := bar{out: stderr}
 	defer bar.end()
 	im := transfer.Import{
 		Client: server, Files: cfg.Files, Stdin: os.Stdin, Rate: cfg.Rate, GiveUp: cfg.GiveUp, Clock: clock.System{},
@@ -79,7 +81,7 @@ func Import(ctx context.Context, cfg config.Import, stdout, stderr io.Writer) er
 		Waiting: func(err error, wait time.Duration) {
 			bar.tell(stderr, fmt.Sprintf("trying again in %s: %v", wait, err))
 		},
-		Progress: func(done, total, accepted int64) { bar.at(done, total, accepted, done) },
+		Progress: func(done, total, accepted int64) { bar.at(done, total, transferred("Importing", accepted, done)) },
 	}
 	x, err := im.Run(ctx)
 	bar.end()
@@ -105,60 +107,20 @@ func andAnnotations(n int64) string {
 }
 
 // reasons lists the reasons of rejections, most frequent first.
-func reasons(of map[string]int64) string {
-	var all []string
-	for reason := range of {
-		all = append(all, reason)
-	}
-	if len(all) == 0 {
+func reasons(counts map[string]int64) string {
+	if len(counts) == 0 {
 		return ""
 	}
-	slices.SortFunc(all, func(a, b string) int {
-		if of[a] != of[b] {
-			return int(of[b] - of[a])
-		}
-		return strings.Compare(a, b)
+	all := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
+		return cmp.Or(cmp.Compare(counts[b], counts[a]), strings.Compare(a, b))
 	})
 	for i, reason := range all {
-		all[i] = fmt.Sprintf("%d %s", of[reason], reason)
+		all[i] = fmt.Sprintf("%d %s", counts[reason], reason)
 	}
 	return " (" + strings.Join(all, ", ") + ")"
 }
 
-// transferBar shows the progress of an export or an import on a terminal.
-type transferBar struct {
-	out  io.Writer
-	what string
-	bar  *progressbar.ProgressBar
-}
-
-func (b *transferBar) at(done, total, samples, bytes int64) {
-	if b.bar == nil {
-		if !terminal.Is(b.out) {
-			return
-		}
-		b.bar = terminal.NewBar(b.out, total, b.what)
-	}
-	if b.bar.IsFinished() {
-		return
-	}
-	// A bar that cannot be drawn is no reason to end.
-	b.bar.Describe(fmt.Sprintf("%s: %d samples, %.1f MB", b.what, samples, float64(bytes)/1e6))
-	_ = b.bar.Set64(done)
-}
-
-// tell prints a line in the place of the bar.
-func (b *transferBar) tell(out io.Writer, line string) {
-	if b.bar != nil {
-		_ = b.bar.Clear()
-	}
-	fmt.Fprintln(terminal.Plain(out), line)
-}
-
-func (b *transferBar) end() {
-	if b.bar != nil && !b.bar.IsFinished() {
-		_ = b.bar.Exit()
-		fmt.Fprintln(b.out)
-	}
-	b.bar = nil
+// transferred says what is in the bar of an export or an import.
+func transferred(what string, samples, bytes int64) string {
+	return fmt.Sprintf("%s: %d samples, %.1f MB", what, samples, float64(bytes)/1e6)
 }

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/schollz/progressbar/v3"
-
 	"github.com/quern/quern/internal/app/terminal"
 	"github.com/quern/quern/internal/client"
 	"github.com/quern/quern/internal/clock"
@@ -35,23 +33,13 @@ func Verify(ctx context.Context, cfg config.Verify, stdout, stderr io.Writer) er
 	if o.StartMs >= o.EndMs {
 		return &client.RefusedError{Message: "--start must be before --end"}
 	}
-	var bar *progressbar.ProgressBar
-	if terminal.Is(stderr) {
-		o.Progress = func(done, total int) {
-			if bar == nil {
-				bar = terminal.NewBar(stderr, int64(total), "Verifying")
-			}
-			// A bar that cannot be drawn is no reason to end.
-			_ = bar.Set(done)
-		}
-	}
+	bar := bar{out: stderr}
+	o.Progress = func(done, total int) { bar.at(int64(done), int64(total), "Verifying") }
 	asJSON := json.NewEncoder(stdout)
 	asJSON.SetEscapeHTML(false)
 	var unwritten error
 	o.Tell = func(d wire.Difference) {
-		if bar != nil {
-			_ = bar.Clear()
-		}
+		bar.clear()
 		if cfg.JSON {
 			unwritten = errors.Join(unwritten, asJSON.Encode(wire.Verification{Difference: &d}))
 			return
@@ -61,9 +49,7 @@ func Verify(ctx context.Context, cfg config.Verify, stdout, stderr io.Writer) er
 		}
 	}
 	sum, err := verify.Run(ctx, o)
-	if bar != nil && !bar.IsFinished() {
-		_ = bar.Exit()
-	}
+	bar.end()
 	switch {
 	case sum == nil:
 	case cfg.JSON:
