@@ -4,6 +4,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -114,61 +115,22 @@ type Options struct {
 	// QueueLimit is the maximum number of measurements that wait for the server. Beyond it the
 	// oldest are dropped. The default is 200,000, which is ten hours of 50 series.
 	QueueLimit int
-	// QueueLimitBytes bounds the memory of the queue, as estimated. The default is 64 MiB.
-	QueueLimitBytes int64
 	// RequestLimit is the maximum number of measurements in one report. The default is 5,000.
 	RequestLimit int
-	// RequestTimeout is how long one report may take. The default is 30s.
-	RequestTimeout time.Duration
-	// MinBackoff and MaxBackoff bound the wait after a failure, which doubles from MinBackoff to
-	// MaxBackoff. The defaults are 500ms and 30s.
-	MinBackoff, MaxBackoff time.Duration
-	// Grace is how long Run still sends queued measurements after its context has ended. The
-	// default is 5s.
-	Grace time.Duration
 	// Jitter is a random number in [0, 1), which spreads the retries of many agents.
 	// The default is rand.Float64.
 	Jitter func() float64
 }
 
-// EnsureDefaults sets the defaults for zero values.
-func (o *Options) EnsureDefaults() {
-	setDefault(&o.Interval, 10*time.Second)
-	setDefault(&o.QueueLimit, 200_000)
-	setDefault(&o.QueueLimitBytes, 64<<20)
-	setDefault(&o.RequestLimit, 5000)
-	setDefault(&o.RequestTimeout, 30*time.Second)
-	setDefault(&o.MinBackoff, 500*time.Millisecond)
-	setDefault(&o.MaxBackoff, 30*time.Second)
-	setDefault(&o.Grace, 5*time.Second)
-	if o.Jitter == nil {
-		o.Jitter = rand.Float64
-	}
-}
-
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
-}
-
-// Validate returns what is wrong with the options.
-func (o *Options) Validate() error {
-	switch {
-	case o.Source == "":
-		return errors.New("the source must not be empty: give the name of this host")
-	case o.Interval < time.Millisecond || o.Interval%time.Millisecond != 0:
-		return fmt.Errorf("interval %s: must be whole milliseconds", o.Interval)
-	case o.QueueLimit < 1 || o.QueueLimitBytes < 1 || o.RequestLimit < 1:
-		return errors.New("queue and request limits must be at least 1")
-	case o.RequestTimeout < 0 || o.Grace < 0 || o.MinBackoff < 0:
-		return errors.New("timeout, grace and backoff must not be negative")
-	case o.MaxBackoff < o.MinBackoff:
-		return fmt.Errorf("longest backoff %s: must not be below the shortest, %s", o.MaxBackoff, o.MinBackoff)
-	}
-	return nil
-}
+const (
+	// requestTimeout is how long one report may take.
+	requestTimeout = 30 * time.Second
+	// The wait after a failure doubles from minBackoff to maxBackoff.
+	minBackoff = 500 * time.Millisecond
+	maxBackoff = 30 * time.Second
+	// grace is how long Run still sends queued measurements after its context has ended.
+	grace = 5 * time.Second
+)
 
 // maxRetryAfter bounds what a server can ask for, so that a wrong header does not
 // silence a host.
@@ -189,7 +151,7 @@ type Agent struct {
 	log       *slog.Logger
 	topics    *limits.Topics
 
-	queue *queue
+	queue queue
 	// wake holds a token when the queue may have something to send.
 	wake chan struct{}
 
@@ -219,9 +181,19 @@ type Parts struct {
 
 // New returns an agent. Run starts it.
 func New(p Parts, o Options) (*Agent, error) {
-	o.EnsureDefaults()
-	if err := o.Validate(); err != nil {
-		return nil, err
+	o.Interval = cmp.Or(o.Interval, 10*time.Second)
+	o.QueueLimit = cmp.Or(o.QueueLimit, 200_000)
+	o.RequestLimit = cmp.Or(o.RequestLimit, 5000)
+	if o.Jitter == nil {
+		o.Jitter = rand.Float64
+	}
+	switch {
+	case o.Source == "":
+		return nil, errors.New("the source must not be empty: give the name of this host")
+	case o.Interval < time.Millisecond || o.Interval%time.Millisecond != 0:
+		return nil, fmt.Errorf("interval %s: must be whole milliseconds", o.Interval)
+	case o.QueueLimit < 1:
+		return nil, errors.New("the limit of the queue must be at least 1")
 	}
 	return &Agent{
 		opts:      o,
@@ -230,7 +202,7 @@ func New(p Parts, o Options) (*Agent, error) {
 		clock:     p.Clock,
 		log:       p.Logger,
 		topics:    limits.NewTopics(p.Clock, topicEvery, maxTopics),
-		queue:     newQueue(o.QueueLimit, o.QueueLimitBytes),
+		queue:     queue{limit: o.QueueLimit},
 		wake:      make(chan struct{}, 1),
 	}, nil
 }
@@ -267,8 +239,8 @@ func (a *Agent) Run(ctx context.Context) error {
 		case <-sendCtx.Done():
 			return
 		}
-		if a.clock.Sleep(sendCtx, a.opts.Grace) == nil {
-			cut(fmt.Errorf("not sent within %s of the stop", a.opts.Grace))
+		if a.clock.Sleep(sendCtx, grace) == nil {
+			cut(fmt.Errorf("not sent within %s of the stop", grace))
 		}
 	})
 	a.sendLoop(ctx, sendCtx, collected)

@@ -447,9 +447,6 @@ func TestOptions(t *testing.T) {
 		{Source: "s", Interval: -time.Second},
 		{Source: "s", Interval: time.Microsecond},
 		{Source: "s", QueueLimit: -1},
-		{Source: "s", RequestLimit: -1},
-		{Source: "s", MinBackoff: time.Hour},
-		{Source: "s", Grace: -1},
 	} {
 		_, err := New(Parts{Collector: counting(1), Sender: &server{}, Clock: clock.System{}, Logger: slog.New(slog.DiscardHandler)}, o)
 		require.Error(t, err, "%+v", o)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -12,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-faster/jx"
 	"github.com/klauspost/compress/gzip"
 
 	"github.com/quern/quern/internal/clock"
@@ -26,16 +26,11 @@ const (
 	maxMessageBytes = 300
 )
 
-// HTTPSender posts gzip-compressed reports to a server. It is for one goroutine at a time.
+// HTTPSender posts gzip-compressed reports to a server.
 type HTTPSender struct {
 	url    string
 	client *http.Client
 	clock  clock.Clock
-
-	// Reused from report to report.
-	json jx.Encoder
-	body bytes.Buffer
-	gzip *gzip.Writer
 }
 
 // NewHTTPSender returns a sender to the server at baseURL, such as http://127.0.0.1:9095. A path,
@@ -49,22 +44,18 @@ func NewHTTPSender(baseURL string, client *http.Client, c clock.Clock) (*HTTPSen
 	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		return nil, fmt.Errorf("server URL %q: must be like http://127.0.0.1:9095", u.Redacted())
 	}
-	own := *client
-	own.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	s := &HTTPSender{url: u.JoinPath(wire.ReportsPath).String(), client: &own, clock: c}
-	s.gzip = gzip.NewWriter(&s.body)
-	return s, nil
+	direct := *client
+	direct.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &HTTPSender{url: u.JoinPath(wire.ReportsPath).String(), client: &direct, clock: c}, nil
 }
 
 // Send implements Sender.
 func (s *HTTPSender) Send(ctx context.Context, r Report) error {
-	if err := s.encode(r); err != nil {
+	body, err := encoded(r)
+	if err != nil {
 		return err
 	}
-	// A copy: after an early reply the transport may still read the body while the next report is
-	// encoded.
-	body := bytes.NewReader(bytes.Clone(s.body.Bytes()))
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url, body)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url, bytes.NewReader(body))
 	if err != nil {
 		return err
 	}
@@ -79,43 +70,29 @@ func (s *HTTPSender) Send(ctx context.Context, r Report) error {
 	return s.judge(resp, len(r.Measurements))
 }
 
-// encode writes the compressed report to s.body.
-func (s *HTTPSender) encode(r Report) error {
-	e := &s.json
-	e.Reset()
-	e.Obj(func(e *jx.Encoder) {
-		e.Field("source", func(e *jx.Encoder) { e.Str(r.Source) })
-		e.Field("measurements", func(e *jx.Encoder) {
-			e.Arr(func(e *jx.Encoder) {
-				for i := range r.Measurements {
-					encodeMeasurement(e, &r.Measurements[i])
-				}
-			})
-		})
-	})
-	s.body.Reset()
-	s.gzip.Reset(&s.body)
-	if _, err := s.gzip.Write(e.Bytes()); err != nil {
-		return err
+// encoded returns the compressed report.
+func encoded(r Report) ([]byte, error) {
+	type measurement struct {
+		Metric string            `json:"metric"`
+		Labels map[string]string `json:"labels,omitempty"`
+		TimeMs int64             `json:"time"`
+		Value  float64           `json:"value"`
 	}
-	return s.gzip.Close()
-}
-
-func encodeMeasurement(e *jx.Encoder, m *Measurement) {
-	e.Obj(func(e *jx.Encoder) {
-		e.Field("metric", func(e *jx.Encoder) { e.Str(m.Metric) })
-		if len(m.Labels) > 0 {
-			e.Field("labels", func(e *jx.Encoder) {
-				e.Obj(func(e *jx.Encoder) {
-					for _, l := range m.Labels {
-						e.Field(l.Name, func(e *jx.Encoder) { e.Str(l.Value) })
-					}
-				})
-			})
+	report := struct {
+		Source       string        `json:"source"`
+		Measurements []measurement `json:"measurements"`
+	}{r.Source, make([]measurement, len(r.Measurements))}
+	for i, m := range r.Measurements {
+		labels := make(map[string]string, len(m.Labels))
+		for _, l := range m.Labels {
+			labels[l.Name] = l.Value
 		}
-		e.Field("time", func(e *jx.Encoder) { e.Int64(m.TimeMs) })
-		e.Field("value", func(e *jx.Encoder) { e.Float64(m.Value) })
-	})
+		report.Measurements[i] = measurement{m.Metric, labels, m.TimeMs, m.Value}
+	}
+	var body bytes.Buffer
+	w := gzip.NewWriter(&body)
+	err := errors.Join(json.NewEncoder(w).Encode(report), w.Close())
+	return body.Bytes(), err
 }
 
 // judge translates the reply into what the agent does next; see Sender.
@@ -136,7 +113,7 @@ func (s *HTTPSender) judge(resp *http.Response, sent int) error {
 		return stranger(resp, &r, body)
 	case code == http.StatusRequestEntityTooLarge:
 		return fmt.Errorf("%w: %s", ErrTooLarge, message(resp, &r, body))
-	case code == http.StatusBadRequest && r.Rejected.n > 0 && r.accountsFor(sent):
+	case code == http.StatusBadRequest && len(r.Rejected) > 0 && r.accountsFor(sent):
 		// It lists every measurement, so the server has processed the report and accepted none.
 		return r.rejections()
 	case r.about(code):
@@ -161,40 +138,8 @@ func stranger(resp *http.Response, r *reply, body []byte) error {
 // reply is a server's reply.
 type reply struct {
 	wire.Report
-	// These shadow those of the report. Accepted is nil if the answer is not Quern's.
-	Accepted *int       `json:"accepted"`
-	Rejected rejections `json:"rejected"`
-}
-
-// maxRejections is how many rejections a server lists.
-const maxRejections = 1000
-
-// rejections are those that a reply lists. More than maxRejections are not from Quern: they are counted
-// without being kept, since a reply has room for a million empty ones.
-type rejections struct {
-	first []wire.Rejection
-	n     int
-}
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (r *rejections) UnmarshalJSON(text []byte) error {
-	d := jx.DecodeBytes(text)
-	if d.Next() == jx.Null {
-		return nil
-	}
-	return d.Arr(func(d *jx.Decoder) error {
-		if r.n++; r.n > maxRejections {
-			return d.Skip()
-		}
-		one, err := d.Raw()
-		if err != nil {
-			return err
-		}
-		var rejected wire.Rejection
-		err = json.Unmarshal(one, &rejected)
-		r.first = append(r.first, rejected)
-		return err
-	})
+	// Accepted shadows that of the report. It is nil if the answer is not Quern's.
+	Accepted *int `json:"accepted"`
 }
 
 // parseReply reads a reply. A reply that is not JSON, such as a proxy's, counts as empty.
@@ -222,15 +167,15 @@ func (r *reply) accountsFor(n int) bool {
 	return r.Accepted != nil && *r.Accepted+r.rejectedTotal() >= n
 }
 
-func (r *reply) rejectedTotal() int { return max(r.Rejected.n, r.RejectedTotal) }
+func (r *reply) rejectedTotal() int { return max(len(r.Rejected), r.RejectedTotal) }
 
 // rejections returns an error that names the rejected measurements, or nil.
 func (r *reply) rejections() error {
-	if r.Rejected.n == 0 {
+	if len(r.Rejected) == 0 {
 		return nil
 	}
 	e := &RejectedError{Total: r.rejectedTotal()}
-	for _, rej := range r.Rejected.first {
+	for _, rej := range r.Rejected {
 		e.Rejected = append(e.Rejected, Rejection{Index: rej.Index, Reason: rej.Reason, Message: rej.Message})
 	}
 	return e

@@ -248,15 +248,3 @@ func TestOverHTTP(t *testing.T) {
 		require.Equal(t, 3, reports, "two intervals in one report, the others in their own")
 	})
 }
-
-// TestManyRejections: of more rejections than a server lists, the first are kept, and all are counted.
-func TestManyRejections(t *testing.T) {
-	const n = 1_000_000
-	body := `{"accepted":0,"rejected":[` + strings.Repeat(`{},`, n-1) + `{}]}`
-	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) }))
-	defer srv.Close()
-	var rejected *RejectedError
-	require.ErrorAs(t, newSender(t, srv.URL).Send(t.Context(), sample), &rejected)
-	require.Len(t, rejected.Rejected, 1000)
-	require.Equal(t, n, rejected.Total)
-}

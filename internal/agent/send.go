@@ -11,10 +11,13 @@ import (
 // ended. No more measurements come once collected is closed.
 func (a *Agent) sendLoop(ctx, sendCtx context.Context, collected <-chan struct{}) {
 	failures := 0
-	var small smallerReports
+	// limit shrinks after the server found a report too large. It grows again with each delivered report, since a single
+	// measurement may have been too large.
+	limit := a.opts.RequestLimit
 	for {
-		batch, end := a.queue.front(small.limit(a.queue.first(), a.opts.RequestLimit))
+		batch, end := a.queue.front(limit)
 		if len(batch) == 0 {
+			limit = a.opts.RequestLimit
 			select {
 			case <-a.wake:
 				continue
@@ -29,7 +32,7 @@ func (a *Agent) sendLoop(ctx, sendCtx context.Context, collected <-chan struct{}
 
 		err := a.sendOnce(sendCtx, batch)
 		if errors.Is(err, ErrTooLarge) && len(batch) > 1 {
-			small.halve(len(batch), end)
+			limit = len(batch) / 2
 			continue
 		}
 		if final, reason := a.count(err, len(batch)); final {
@@ -37,7 +40,7 @@ func (a *Agent) sendLoop(ctx, sendCtx context.Context, collected <-chan struct{}
 				a.warn(reason, err, len(batch))
 			}
 			a.queue.remove(end)
-			small.grow()
+			limit = min(2*limit, a.opts.RequestLimit)
 			failures = 0
 			continue
 		}
@@ -65,8 +68,8 @@ func (a *Agent) sendLoop(ctx, sendCtx context.Context, collected <-chan struct{}
 }
 
 func (a *Agent) sendOnce(ctx context.Context, batch []Measurement) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, a.opts.RequestTimeout,
-		fmt.Errorf("no answer within %s", a.opts.RequestTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, requestTimeout,
+		fmt.Errorf("no answer within %s", requestTimeout))
 	defer cancel()
 	err := a.sender.Send(ctx, Report{Source: a.opts.Source, Measurements: batch})
 	if err != nil && errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil {
@@ -124,10 +127,10 @@ func (a *Agent) logRejected(e *RejectedError) {
 // between half of a step and all of it, and the step doubles. So agents that lose a server at the
 // same time do not all return at the same time.
 func (a *Agent) backoff(failures int, err error) time.Duration {
-	step := a.opts.MaxBackoff
+	step := maxBackoff
 	// Beyond 30 doublings the shift would overflow; the step exceeds any maximum long before.
 	if failures < 30 {
-		step = min(step, a.opts.MinBackoff<<failures)
+		step = min(step, minBackoff<<failures)
 	}
 	wait := step/2 + time.Duration(a.opts.Jitter()*float64(step-step/2))
 	var retry *RetryError
@@ -135,26 +138,4 @@ func (a *Agent) backoff(failures int, err error) time.Duration {
 		wait = max(wait, min(retry.After, maxRetryAfter))
 	}
 	return wait
-}
-
-// smallerReports remembers that reports up to a number in the queue must be smaller, after the
-// server found one too large. They grow again with each delivered report, since a single measurement
-// may have been too large. Beyond that number the full size is tried.
-type smallerReports struct {
-	n     int
-	until uint64
-}
-
-func (s *smallerReports) halve(n int, end uint64) {
-	s.n = n / 2
-	s.until = max(s.until, end)
-}
-
-func (s *smallerReports) grow() { s.n *= 2 }
-
-func (s *smallerReports) limit(first uint64, full int) int {
-	if first < s.until {
-		return min(s.n, full)
-	}
-	return full
 }
