@@ -198,8 +198,7 @@ func (e *Export) part(ctx context.Context, startMs int64, x *Exported, to io.Wri
 		return err
 	}
 	defer resp.Body.Close()
-	counted := &counter{to: to, n: &x.Bytes}
-	out, err := compressor(e.Path, counted)
+	out, err := compressor(e.Path, io.MultiWriter(to, &counter{&x.Bytes}))
 	if err != nil {
 		return err
 	}
@@ -263,16 +262,4 @@ func unixMs(ms int64) string {
 		return strconv.FormatFloat(float64(ms)/1000, 'f', 3, 64)
 	}
 	return strconv.FormatInt(ms, 10)
-}
-
-// counter counts the bytes written.
-type counter struct {
-	to io.Writer
-	n  *int64
-}
-
-func (c *counter) Write(p []byte) (int, error) {
-	n, err := c.to.Write(p)
-	*c.n += int64(n)
-	return n, err
 }

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -178,8 +179,7 @@ type importRun struct {
 	path    string
 	st      importState
 	keep    bool
-	pending []byte  // lines not yet processed
-	sizes   []int64 // length of each of them
+	pending []line // not yet processed
 }
 
 // file imports one file.
@@ -209,8 +209,7 @@ func (r *importRun) file(ctx context.Context, path string) error {
 		defer waiting.Close()
 		from = waiting
 	}
-	counted := &reader{from: from, n: &r.read}
-	stream, err := decompressor(bufio.NewReaderSize(counted, 256<<10))
+	stream, err := decompressor(bufio.NewReaderSize(io.TeeReader(from, &counter{&r.read}), 256<<10))
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return r.stopped()
@@ -290,42 +289,42 @@ func (r *importRun) save() error {
 	return save(r.path+importSuffix, &r.st)
 }
 
+// line is a line of a file. One that is longer than the limit has no text.
+type line struct {
+	text []byte
+	size int64
+}
+
 // lines sends what is left of a file.
 func (r *importRun) lines(ctx context.Context, in *lines) error {
-	r.pending, r.sizes = r.pending[:0], r.sizes[:0]
-	var broken error
-	for end := false; ; {
-		tooLong := int64(0)
-		for !end && tooLong == 0 && len(r.pending) < r.most {
-			had := len(r.pending)
-			var size int64
-			r.pending, size, broken = in.next(r.pending)
-			switch {
-			case broken != nil:
-				end = true
-			case size > maxLine:
-				tooLong = size
-			default:
-				r.sizes = append(r.sizes, int64(len(r.pending)-had))
+	r.pending = nil
+	size := func() (n int) {
+		for _, l := range r.pending {
+			n += len(l.text)
+		}
+		return n
+	}
+	for {
+		var broken error
+		for held := size(); broken == nil && held < r.most; {
+			var l line
+			l.text, l.size, broken = in.next(nil)
+			if l.size > maxLine {
+				l.text = nil // lets go of its memory
+			}
+			if broken == nil {
+				r.pending, held = append(r.pending, l), held+len(l.text)
 			}
 		}
-		// Lines before a line that is too long are sent first.
-		for len(r.sizes) > 0 && (end || tooLong > 0 || len(r.pending) >= r.most) {
+		for len(r.pending) > 0 && (broken != nil || size() >= r.most) {
 			if err := r.send(ctx); err != nil {
 				return err
 			}
 		}
-		if tooLong > 0 {
-			r.malformed(fmt.Sprintf("the line is longer than the limit of %d bytes: split it into several lines with the same metric", maxLine))
-			r.sizes = append(r.sizes, tooLong)
-			if err := r.dealt(1); err != nil {
-				return err
-			}
-		}
-		if end {
-			if errors.Is(broken, io.EOF) {
-				return nil
-			}
+		switch {
+		case errors.Is(broken, io.EOF):
+			return nil
+		case broken != nil:
 			return broken
 		}
 	}
@@ -333,14 +332,11 @@ func (r *importRun) lines(ctx context.Context, in *lines) error {
 
 // dealt counts the first n pending lines as processed.
 func (r *importRun) dealt(n int) error {
-	size := int64(0)
-	for _, s := range r.sizes[:n] {
-		size += s
+	for _, l := range r.pending[:n] {
+		r.st.Bytes += l.size
 	}
-	r.sizes = r.sizes[:copy(r.sizes, r.sizes[n:])]
-	r.pending = r.pending[:copy(r.pending, r.pending[min(size, int64(len(r.pending))):])]
+	r.pending = r.pending[n:]
 	r.st.Lines += int64(n)
-	r.st.Bytes += size
 	if n == 0 {
 		return nil
 	}
@@ -369,12 +365,16 @@ func (r *importRun) send(ctx context.Context) error {
 	if err := r.pace.Wait(ctx, r.sent); err != nil {
 		return err
 	}
-	n, size := 1, r.sizes[0]
-	for n < len(r.sizes) && size+r.sizes[n] <= int64(r.size) {
-		size += r.sizes[n]
+	if r.pending[0].size > maxLine {
+		r.malformed(fmt.Sprintf("the line is longer than the limit of %d bytes: split it into several lines with the same metric", maxLine))
+		return r.dealt(1)
+	}
+	n, text := 1, slices.Clone(r.pending[0].text)
+	for n < len(r.pending) && r.pending[n].size <= maxLine && len(text)+len(r.pending[n].text) <= r.size {
+		text = append(text, r.pending[n].text...)
 		n++
 	}
-	body := r.zstd.EncodeAll(r.pending[:size], nil)
+	body := r.zstd.EncodeAll(text, nil)
 	since := r.Clock.Elapsed()
 	for wait := firstWait; ; wait = min(2*wait, lastWait) {
 		reply, status, err := r.request(ctx, body)
@@ -456,16 +456,4 @@ func interruptible(ctx context.Context, from io.Reader) io.ReadCloser {
 		_ = in.CloseWithError(err)
 	}()
 	return out
-}
-
-// reader counts the bytes read.
-type reader struct {
-	from io.Reader
-	n    *int64
-}
-
-func (c *reader) Read(p []byte) (int, error) {
-	n, err := c.from.Read(p)
-	*c.n += int64(n)
-	return n, err
 }

@@ -35,3 +35,11 @@ func (l *lines) next(buf []byte) (_ []byte, size int64, err error) {
 		}
 	}
 }
+
+// counter counts the bytes written to it.
+type counter struct{ n *int64 }
+
+func (c *counter) Write(p []byte) (int, error) {
+	*c.n += int64(len(p))
+	return len(p), nil
+}
