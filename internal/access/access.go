@@ -84,8 +84,8 @@ type Grant struct {
 	Bound *bound.Bound
 	// Rate bounds the samples that the client sends. Nil bounds nothing.
 	Rate *limits.Rate
-	// Limits are those of the client's queries.
-	Limits limits.Limits
+	// Turns is how many queries the client may have in progress, 0 for its share.
+	Turns int
 }
 
 type grantKey struct{}

@@ -143,7 +143,7 @@ func (d *Door) token(r *http.Request, text string) (Grant, error) {
 func (t *Token) grant() Grant {
 	return Grant{
 		Name: fmt.Sprintf("token %s (%s)", t.Name, t.ID), Roles: t.Roles,
-		Token: t.ID, Bound: t.bound, Rate: t.rate, Limits: limits.Limits{Turns: t.Limits.Queries},
+		Token: t.ID, Bound: t.bound, Rate: t.rate, Turns: t.Limits.Queries,
 	}
 }
 

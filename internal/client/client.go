@@ -3,6 +3,7 @@ package client
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -74,21 +75,14 @@ func (c *Client) Send(ctx context.Context, method, path string, query url.Values
 }
 
 func (c *Client) ask(ctx context.Context, method, path string, query url.Values, kind string, body io.Reader) (*http.Response, error) {
-	u, err := url.Parse(c.URL)
-	if err != nil {
-		return nil, err
-	}
-	u = u.JoinPath(path)
-	u.RawQuery = query.Encode()
-	req, err := http.NewRequestWithContext(ctx, method, u.String(), body)
-	if err != nil {
-		return nil, err
-	}
+	header := http.Header{}
 	if body != nil {
-		req.Header.Set("Content-Type", kind)
+		header.Set("Content-Type", kind)
 	}
-	req.Header.Set("Accept-Encoding", acceptable(u.Hostname()))
-	resp, err := c.send(req)
+	if u, err := url.Parse(c.URL); err == nil { // otherwise send says why
+		header.Set("Accept-Encoding", acceptable(u.Hostname()))
+	}
+	resp, err := c.send(ctx, method, path, query, header, body)
 	if err != nil {
 		return nil, err
 	}
@@ -138,12 +132,19 @@ func (u *unpacked) Close() error {
 	return u.from.Close()
 }
 
-func (c *Client) send(req *http.Request) (*http.Response, error) {
-	asked := c.HTTP
-	if asked == nil {
-		asked = http.DefaultClient
+func (c *Client) send(ctx context.Context, method, path string, query url.Values, header http.Header, body io.Reader) (*http.Response, error) {
+	u, err := url.Parse(c.URL)
+	if err != nil {
+		return nil, err
 	}
-	resp, err := asked.Do(req)
+	u = u.JoinPath(path)
+	u.RawQuery = query.Encode()
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), body)
+	if err != nil {
+		return nil, err
+	}
+	req.Header = header
+	resp, err := cmp.Or(c.HTTP, http.DefaultClient).Do(req)
 	if err != nil {
 		return nil, &AwayError{fmt.Errorf("the server is unavailable: %w", err)}
 	}
@@ -153,16 +154,7 @@ func (c *Client) send(req *http.Request) (*http.Response, error) {
 // Post sends a body and decodes the JSON of the answer into reply, whatever the status. An
 // AwayError means that a retry may succeed; reply then holds what the server reported so far.
 func (c *Client) Post(ctx context.Context, path string, header http.Header, body []byte, reply any) (status int, err error) {
-	u, err := url.Parse(c.URL)
-	if err != nil {
-		return 0, err
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u.JoinPath(path).String(), bytes.NewReader(body))
-	if err != nil {
-		return 0, err
-	}
-	req.Header = header
-	resp, err := c.send(req)
+	resp, err := c.send(ctx, http.MethodPost, path, nil, header, bytes.NewReader(body))
 	if err != nil {
 		return 0, err
 	}

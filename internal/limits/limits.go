@@ -17,17 +17,12 @@ import (
 type Client struct {
 	prefix netip.Prefix
 	token  string
-	limits Limits
+	turns  int
 }
 
-// Limits are what a client may hold at most. 0 is what any client may hold, its share.
-type Limits struct {
-	// Turns is the number of turns of each kind.
-	Turns int
-}
-
-// OfToken returns the client that has a token, by the token's id.
-func OfToken(id string, limits Limits) Client { return Client{token: id, limits: limits} }
+// OfToken returns the client that has a token, by the token's id, and how many turns of each kind it may have: 0 is its
+// share.
+func OfToken(id string, turns int) Client { return Client{token: id, turns: turns} }
 
 // ipv6Bits is the length of the prefix that identifies a client by IPv6: whoever has one address
 // has the whole network.

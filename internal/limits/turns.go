@@ -57,7 +57,7 @@ func NewTurns(o TurnOptions) *Turns {
 	}
 	share := t.turns.share
 	t.turns.share = func(c Client) int64 {
-		if most := int64(c.limits.Turns); most > 0 {
+		if most := int64(c.turns); most > 0 {
 			return min(most, share(c))
 		}
 		return share(c)
