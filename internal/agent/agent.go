@@ -19,6 +19,7 @@ import (
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/wire"
 )
 
 const (
@@ -89,15 +90,7 @@ type RejectedError struct {
 	// Total is the number of rejected measurements.
 	Total int
 	// Rejected lists them, or the first of many.
-	Rejected []Rejection
-}
-
-// Rejection is one rejected measurement and why: a stable word, and a sentence about this
-// measurement.
-type Rejection struct {
-	Index   int
-	Reason  string
-	Message string
+	Rejected []wire.Rejection
 }
 
 // Error implements error.

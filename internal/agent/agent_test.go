@@ -20,6 +20,7 @@ import (
 	"github.com/quern/quern/internal/agent/hostmetrics"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/wire"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -295,10 +296,10 @@ func TestTooLargeIsHalved(t *testing.T) {
 func TestRejectedAreCountedAndLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{answer: func(_ context.Context, r Report) error {
-			return &RejectedError{Total: 3, Rejected: []Rejection{
-				{0, "too_old", "a day late"},
-				{1, "too_old", "two days late"},
-				{2, "invalid_label", "no name"},
+			return &RejectedError{Total: 3, Rejected: []wire.Rejection{
+				{Index: 0, Reason: "too_old", Message: "a day late"},
+				{Index: 1, Reason: "too_old", Message: "two days late"},
+				{Index: 2, Reason: "invalid_label", Message: "no name"},
 			}}
 		}}
 		a := start(t, Options{}, counting(5), s)

@@ -174,11 +174,7 @@ func (r *reply) rejections() error {
 	if len(r.Rejected) == 0 {
 		return nil
 	}
-	e := &RejectedError{Total: r.rejectedTotal()}
-	for _, rej := range r.Rejected {
-		e.Rejected = append(e.Rejected, Rejection{Index: rej.Index, Reason: rej.Reason, Message: rej.Message})
-	}
-	return e
+	return &RejectedError{Total: r.rejectedTotal(), Rejected: r.Rejected}
 }
 
 // retryAfter reads the header's two forms: seconds, or a date.

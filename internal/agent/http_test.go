@@ -18,6 +18,7 @@ import (
 
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/wire"
 )
 
 var sample = Report{Source: "web-1", Measurements: []Measurement{
@@ -98,13 +99,13 @@ func TestReplies(t *testing.T) {
 		{
 			name: "taken in part", code: 200,
 			body: `{"accepted":1,"rejected":[{"index":1,"reason":"too_old","message":"a day late"}]}`,
-			want: &RejectedError{Total: 1, Rejected: []Rejection{{1, "too_old", "a day late"}}},
+			want: &RejectedError{Total: 1, Rejected: []wire.Rejection{{Index: 1, Reason: "too_old", Message: "a day late"}}},
 			says: "1 measurements were rejected",
 		},
 		{
 			name: "nothing taken, the list cut", code: 400,
 			body: `{"error":"every measurement was rejected","accepted":0,"rejected":[{"index":0,"reason":"too_old","message":"m"}],"rejected_total":2}`,
-			want: &RejectedError{Total: 2, Rejected: []Rejection{{0, "too_old", "m"}}},
+			want: &RejectedError{Total: 2, Rejected: []wire.Rejection{{Reason: "too_old", Message: "m"}}},
 			says: "2 measurements were rejected",
 		},
 		{

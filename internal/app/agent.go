@@ -11,6 +11,7 @@ import (
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/wire"
 )
 
 // Agent measures this host and sends reports to a server until ctx is done.
@@ -77,9 +78,7 @@ func (l *localSender) Send(ctx context.Context, r agent.Report) error {
 	}
 	rejected := &agent.RejectedError{Total: len(res.Rejected)}
 	for _, rej := range res.Rejected {
-		rejected.Rejected = append(rejected.Rejected, agent.Rejection{
-			Index: rej.Index, Reason: string(rej.Reason), Message: rej.Message,
-		})
+		rejected.Rejected = append(rejected.Rejected, wire.Rejection{Index: rej.Index, Reason: string(rej.Reason), Message: rej.Message})
 	}
 	return rejected
 }
