@@ -67,10 +67,10 @@ func TestImportOfExport(t *testing.T) {
 	b := new(backFiller)
 	clk := clock.NewSimulated(readNow)
 	budget := limits.NewBudget(2*importer.MaxBytes(), importer.MaxBytes())
-	limits := push.Limits{}
-	limits.EnsureDefaults()
+	bounds := push.Limits{}
+	bounds.EnsureDefaults()
 	in, err := push.NewIntake(push.Options{
-		Clock: clk, Logger: slog.New(slog.DiscardHandler), Limits: limits, Budget: budget,
+		Clock: clk, Logger: slog.New(slog.DiscardHandler), Limits: bounds, Budget: budget,
 		Clients: limits.NewClients(nil), Draining: func() bool { return false },
 	})
 	require.NoError(t, err)

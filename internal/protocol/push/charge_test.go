@@ -15,9 +15,9 @@ import (
 // TestBuffersAreCharged: a body is charged for the whole buffer that it is read into, before the buffer
 // is there.
 func TestBuffersAreCharged(t *testing.T) {
-	limits := Limits{}
-	limits.EnsureDefaults()
-	s := bodies{limits: &limits}
+	bounds := Limits{}
+	bounds.EnsureDefaults()
+	s := bodies{limits: &bounds}
 	var b body
 	for name, size := range map[string]int{"small": 100, "of a buffer": MinBufferBytes, "large": 3 << 20} {
 		plain := bytes.Repeat([]byte("x"), size)
