@@ -225,14 +225,14 @@ func (d *Door) Logout(r *http.Request) (Grant, *http.Cookie, error) {
 	gone.MaxAge = -1
 	sent, err := r.Cookie(cookieName(r))
 	if err != nil || d.opts.Sessions == nil {
-		return Grant{}, gone, nil
+		return Grant{}, gone, nil //nolint:nilerr // without a session there is nothing to end
 	}
 	ended, err := d.opts.Sessions.check(sent.Value)
 	switch {
 	case errors.Is(err, errNotLoaded): // nobody knows whether it is a session
 		return Grant{}, gone, err
 	case err != nil:
-		return Grant{}, gone, nil
+		return Grant{}, gone, nil //nolint:nilerr // it is no session, or has ended
 	}
 	grant, _ := d.holder(r, &ended)
 	return grant, gone, d.opts.Sessions.end(r.Context(), ended)

@@ -32,7 +32,7 @@ type underWay[V any] struct {
 // NewErrands returns Errands that run at most most at once; 0 is no limit.
 func NewErrands[K comparable, V any](background Background, most int) *Errands[K, V] {
 	if background == nil {
-		background = func(work func(context.Context)) { go work(context.Background()) }
+		background = func(work func(context.Context)) { go work(context.Background()) } //nolint:forbidigo // it outlives whoever asked first
 	}
 	return &Errands[K, V]{background: background, most: most, under: make(map[K]*underWay[V]), ended: make(chan struct{})}
 }

@@ -91,9 +91,15 @@ func (m *Migration) piece(ctx context.Context, some []series) (*Report, error) {
 
 // samples copies the raw samples, day by day, each day for all series.
 func (p *piece) samples(ctx context.Context) error {
+	var stops []func()
+	defer func() {
+		for _, stop := range stops {
+			stop()
+		}
+	}()
 	for _, s := range p.series {
 		next, stop := iter.Pull2(p.from.Samples(ctx, s.legacy))
-		defer stop()
+		stops = append(stops, stop)
 		s.next = next
 		if err := p.advance(s); err != nil {
 			return err

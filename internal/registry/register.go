@@ -58,10 +58,16 @@ func (r *Registry) Register(ctx context.Context, all []*Newcomers) error {
 	}
 	// Two calls that wait for each other's sources would wait for ever.
 	slices.SortFunc(inOrder, func(a, b *registration) int { return cmp.Compare(a.Source.number, b.Source.number) })
+	locked := 0
+	defer func() {
+		for _, g := range inOrder[:locked] {
+			<-g.Source.turn
+		}
+	}()
 	for _, g := range inOrder {
 		select {
 		case g.Source.turn <- struct{}{}:
-			defer func() { <-g.Source.turn }()
+			locked++
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -69,8 +75,12 @@ func (r *Registry) Register(ctx context.Context, all []*Newcomers) error {
 	seen := make(map[digest]*claim)
 	var claims []*claim
 	n := 0
+	defer func() {
+		for _, g := range inOrder {
+			r.census.release(g.granted, g.won)
+		}
+	}()
 	for _, g := range inOrder {
-		defer func() { r.census.release(g.granted, g.won) }()
 		if err := g.prepare(ctx, seen); err != nil {
 			return err
 		}

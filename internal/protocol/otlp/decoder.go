@@ -252,7 +252,7 @@ func (d *decoder) targetInfo() error {
 	}
 	labels, bad := d.translate(d.labels[:0], d.scratch, "")
 	if d.labels = labels; bad != nil {
-		return nil
+		return nil //nolint:nilerr // its series say so
 	}
 	for _, l := range d.identity {
 		d.labels = set(d.labels, l.Name, l.Value)

@@ -37,7 +37,7 @@ func (d *decoder) decode(body []byte, depth int, b *ingest.Batch) error {
 	d.Scanner.Reset(body, depth)
 	d.batch, d.inside, d.malformed, d.charged = b, false, errEmpty, 0
 	for d.Space(); d.Pos < len(d.Text); d.Space() {
-		if d.malformed == errEmpty {
+		if errors.Is(d.malformed, errEmpty) {
 			d.malformed = nil
 		}
 		if d.value() {
