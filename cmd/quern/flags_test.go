@@ -124,35 +124,32 @@ the file over the default. [Running Quern](run.md#settings) has the rules for va
 		heading := strings.Fields(c.name)
 		heading = slices.DeleteFunc(heading, func(word string) bool { return strings.ToUpper(word) == word })
 		fmt.Fprintf(&page, "## %s\n\n`%s`: %s.\n\n", strings.Join(heading, " "), c.name, c.usage)
-		var own []row
-		others := map[string][]string{}
+		var particular []row
+		others := map[string]bool{}
 		for _, f := range c.flags {
 			r, _ := rowOf(t, f)
 			if len(takers[r]) == 1 {
-				own = append(own, r)
+				particular = append(particular, r)
 				continue
 			}
-			name, category := "--"+r.name, categoryOf[r]
-			if strings.HasPrefix(r.name, "cassandra-") {
-				name = "--cassandra-…" // a command takes all of them or none
-			}
-			if !slices.Contains(others[category], name) {
-				others[category] = append(others[category], name)
-			}
+			others[categoryOf[r]] = true
 		}
-		if len(own) > 0 {
+		if len(particular) > 0 {
 			page.WriteString(tableHead)
-			for _, r := range own {
+			for _, r := range particular {
 				page.WriteString(r.String())
 			}
 			page.WriteString("\n")
 		}
+		var links []string
 		for _, category := range categories {
-			if names := others[category]; len(names) > 0 {
-				fmt.Fprintf(&page, "- [%s](#%s): %s\n", category, strings.ToLower(category), quoted(names))
+			if others[category] {
+				links = append(links, fmt.Sprintf("[%s](#%s)", category, strings.ToLower(category)))
 			}
 		}
-		page.WriteString("\n")
+		if len(links) > 0 {
+			fmt.Fprintf(&page, "Shared flags: %s.\n\n", strings.Join(links, ", "))
+		}
 	}
 
 	page.WriteString("## Shared flags\n")
