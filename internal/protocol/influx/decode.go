@@ -195,7 +195,7 @@ func (d *decoder) point(i int) (int, *fault) {
 		}
 		return i, faultf(ingest.ReasonInvalidLabel, "%s must be escaped", d.quote(i))
 	}
-	if i, f = d.readFields(measurement, d.spaces(i)); f != nil {
+	if i, f = d.readFields(d.names.of(measurement), d.spaces(i)); f != nil {
 		return i, f
 	}
 	i, timeMs, f := d.time(d.spaces(i))
@@ -249,7 +249,7 @@ func (d *decoder) tags(i int) (int, *fault) {
 	return i, nil
 }
 
-func (d *decoder) readFields(measurement string, i int) (int, *fault) {
+func (d *decoder) readFields(n *fieldNames, i int) (int, *fault) {
 	d.fields, d.strings = d.fields[:0], 0
 	for {
 		at := i
@@ -279,7 +279,7 @@ func (d *decoder) readFields(measurement string, i int) (int, *fault) {
 			if !d.b.Charge(fieldBytes) {
 				return i, nil
 			}
-			name, c := d.names.metric(measurement, key, d.b, d.clashes)
+			name, c := d.names.metric(n, len(d.fields), key, d.b, d.clashes)
 			d.fields = append(d.fields, field{name, c, v})
 		}
 		if i >= len(d.s) || d.s[i] != ',' {

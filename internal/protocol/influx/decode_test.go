@@ -2,6 +2,7 @@ package influx
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"strconv"
 	"strings"
@@ -80,6 +81,38 @@ func TestParsePrecision(t *testing.T) {
 	require.EqualError(t, err, `unknown precision "d": use ns, us, ms, s, m or h`)
 }
 
+// Numbers are exactly those that strconv parses.
+func TestNumbersAreExact(t *testing.T) {
+	check := func(text string) {
+		t.Helper()
+		want, err := strconv.ParseFloat(text, 64)
+		require.NoError(t, err)
+		got, next, ok := number(text+",", 0)
+		require.True(t, ok, text)
+		require.Equal(t, len(text), next, text)
+		require.Equal(t, math.Float64bits(want), math.Float64bits(got), text)
+	}
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 1))
+	for range 20_000 {
+		check(strconv.FormatFloat(math.Ldexp(r.Float64()-0.5, r.IntN(80)-40), 'f', r.IntN(25), 64))
+		check(strconv.FormatUint(r.Uint64()>>r.IntN(64), 10) + "." + strconv.FormatUint(r.Uint64()>>r.IntN(64), 10))
+		if f := math.Float64frombits(r.Uint64()); !math.IsNaN(f) && !math.IsInf(f, 0) {
+			check(strconv.FormatFloat(f, 'g', -1, 64))
+		}
+	}
+	for _, s := range []string{
+		"0", "-0", "-0.0", "1.", ".5", "-.5", "+1", "9007199254740992", "9007199254740993", "900719925474099.3", "0.1", "1e22", "1E-5", "5e-324",
+		"0.0000000000000000000001", "0.00000000000000000000001", "00000000000000000000001", "18446744073709551616", "1.7976931348623157e308",
+	} {
+		check(s)
+	}
+	got, _, ok := number("1"+strings.Repeat("0", 5000)+"e-5000,", 0) // strconv says 0
+	require.True(t, ok)
+	require.InDelta(t, 1, got, 0)
+}
+
 // Names are built once. Beyond the bound names are still correct, and the cache grows no further.
 func TestNamesAreBounded(t *testing.T) {
 	var d decoder
@@ -100,7 +133,12 @@ func TestNamesAreBounded(t *testing.T) {
 		}
 		require.Equal(t, long+"_f", got[2*maxNames].Metric)
 		require.Equal(t, "m_"+long, got[2*maxNames+1].Metric)
-		require.LessOrEqual(t, len(d.names.metrics), maxNames)
+		require.LessOrEqual(t, d.names.n, maxNames)
+		n := len(d.names.metrics) + len(d.names.measurements)
+		for _, m := range d.names.measurements {
+			n += len(m.places)
+		}
+		require.Equal(t, d.names.n, n)
 	}
 }
 

@@ -1,6 +1,10 @@
 package influx
 
-import "github.com/quern/quern/internal/ingest"
+import (
+	"strings"
+
+	"github.com/quern/quern/internal/ingest"
+)
 
 const (
 	// maxNames bounds the cached names, and maxNameBytes each name: 16 MiB at most.
@@ -8,43 +12,77 @@ const (
 	maxNameBytes = 1 << 10
 )
 
-// names caches the metrics of fields, so that they are not concatenated anew for each line. When the cache is full, it
-// starts over.
+// names caches the metrics of fields, so that they are not concatenated anew for each line: most
+// lines of a measurement have the same fields in the same order. When the cache is full, it starts
+// over.
 type names struct {
-	metrics map[nameKey]name
-	scratch []byte
+	measurements map[string]*fieldNames
+	metrics      map[string]string
+	n            int // number of cached measurements, metrics and places
+	last         *fieldNames
+	scratch      []byte
 }
 
-// nameKey is a metric and the length of its measurement's name.
-type nameKey struct {
-	metric      string
-	measurement int
+// fieldNames are the names of one measurement's fields, by position in the line.
+type fieldNames struct {
+	measurement string
+	places      []fieldName
 }
 
-type name struct {
-	metric string
-	clash  *clash // nil if there is none
+type fieldName struct {
+	field, metric string
+	clash         *clash // nil if there is none
 }
 
-// metric returns the metric of a field. A name that is not cached is owned by b.
-func (n *names) metric(measurement, field string, b *ingest.Batch, clashes *clashMemory) (string, *clash) {
-	if measurement == "" {
+// of returns the names of a measurement, at the beginning of a line.
+func (n *names) of(measurement string) *fieldNames {
+	if n.last != nil && n.last.measurement == measurement {
+		return n.last
+	}
+	if n.measurements == nil || n.n >= maxNames {
+		*n = names{measurements: make(map[string]*fieldNames), metrics: make(map[string]string), scratch: n.scratch}
+	}
+	f, ok := n.measurements[measurement]
+	if !ok {
+		if len(measurement) > maxNameBytes {
+			return &fieldNames{measurement: measurement}
+		}
+		f = &fieldNames{measurement: strings.Clone(measurement)}
+		n.measurements[f.measurement] = f
+		n.n++
+	}
+	n.last = f
+	return f
+}
+
+// metric returns the metric of a field at a position in its line. A name that is not cached is
+// owned by b.
+func (n *names) metric(f *fieldNames, at int, field string, b *ingest.Batch, clashes *clashMemory) (string, *clash) {
+	if at < len(f.places) && f.places[at].field == field {
+		return f.places[at].metric, f.places[at].clash
+	}
+	if f.measurement == "" {
 		return field, nil
 	}
-	n.scratch = append(n.scratch[:0], measurement...)
+	n.scratch = append(n.scratch[:0], f.measurement...)
 	n.scratch = append(n.scratch, '_')
 	n.scratch = append(n.scratch, field...)
-	known, ok := n.metrics[nameKey{string(n.scratch), len(measurement)}]
-	switch {
-	case ok:
-		return known.metric, known.clash
-	case len(n.scratch) > maxNameBytes:
-		return b.Own(n.scratch), nil
-	case n.metrics == nil || len(n.metrics) >= maxNames:
-		n.metrics = make(map[nameKey]name)
+	name, ok := n.metrics[string(n.scratch)]
+	if !ok {
+		if len(n.scratch) > maxNameBytes || n.n >= maxNames {
+			return b.Own(n.scratch), nil
+		}
+		name = string(n.scratch)
+		n.metrics[name] = name
+		n.n++
 	}
-	metric := string(n.scratch)
-	known = name{metric, clashes.find(metric, len(measurement))}
-	n.metrics[nameKey{metric, len(measurement)}] = known
-	return known.metric, known.clash
+	c := clashes.find(name, len(f.measurement))
+	if at == len(f.places) && n.n < maxNames {
+		f.places = append(f.places, fieldName{})
+		n.n++
+	}
+	if at < len(f.places) {
+		f.places[at] = fieldName{field: name[len(name)-len(field):], metric: name, clash: c}
+	}
+	return name, c
 }
