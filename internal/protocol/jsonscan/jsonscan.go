@@ -2,15 +2,11 @@
 package jsonscan
 
 import (
-	"bytes"
 	"fmt"
 	"math"
-	"strconv"
-	"strings"
+	"unicode/utf16"
 	"unicode/utf8"
 	"unsafe"
-
-	"github.com/go-faster/jx"
 
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/wire/excerpt"
@@ -18,8 +14,8 @@ import (
 
 // Scanner reads JSON (RFC 8259) from a byte slice, front to back, once. It is strict. Decoders need
 // three things together: the byte offset of a fault, strings that are views of the body, and
-// numbers rounded as strconv rounds them. go-faster/jx 1.2.0, which decodes escapes here, does not tell the offset
-// of each fault, and its Float64 wraps around at 20 digits (4503599627370497.123456 becomes 2594073385366.529152).
+// numbers rounded as strconv rounds them. go-faster/jx 1.2.0 reports no offset, and its Float64
+// wraps around at 20 digits (4503599627370497.123456 becomes 2594073385366.529152).
 //
 // Methods return false after a syntax error and set Fault and At. The caller must then stop.
 //
@@ -260,97 +256,271 @@ func (s *Scanner) Str() (string, bool) {
 
 // escaped continues Str at the first backslash, at j, of a string that begins at from.
 func (s *Scanner) escaped(from, j int) (string, bool) {
-	for ; j < len(s.Text) && s.Text[j] != '"'; j++ {
-		if c := s.Text[j]; c < ' ' {
+	b, mark := s.Text, len(s.Arena)
+	s.Arena = append(s.Arena, b[from:j]...)
+	for j < len(b) {
+		c := b[j]
+		switch {
+		case c == '"':
+			s.Pos = j + 1
+			return View(s.Arena[mark:]), true
+		case c < ' ':
 			return "", s.Fail(j, "a string holds the control character 0x%02x, which must be escaped", c)
-		} else if c == '\\' {
+		case c != '\\':
+			s.Arena = append(s.Arena, c)
 			j++
+			continue
 		}
+		if j++; j == len(b) {
+			break
+		}
+		c = b[j]
+		if c == 'u' {
+			var ok bool
+			if j, ok = s.unicode(j); !ok {
+				return "", false
+			}
+			continue
+		}
+		plain := unescape(c)
+		if plain == 0 {
+			return "", s.Fail(j, "a string holds the unknown escape \\%c", c)
+		}
+		s.Arena = append(s.Arena, plain)
+		j++
 	}
-	if j >= len(s.Text) {
-		return "", s.End()
-	}
-	d := jx.GetDecoder()
-	defer jx.PutDecoder(d)
-	d.ResetBytes(s.Text[from-1 : j+1])
-	mark := len(s.Arena)
-	text, err := d.StrAppend(s.Arena)
-	if err != nil {
-		return "", s.Fail(from-1, "a string holds an unknown escape")
-	}
-	s.Pos, s.Arena = j+1, text
-	// Half of a surrogate pair is no character. It becomes U+FFFD, so that strings with different halves would be one:
-	// as invalid UTF-8 validation reports it.
-	if strings.Contains(View(s.Arena[mark:]), "\ufffd") && bytes.Contains(bytes.ToLower(s.Text[from:j]), []byte(`\ud`)) {
-		s.Arena = append(s.Arena, 0xff)
-	}
-	return View(s.Arena[mark:]), true
+	return "", s.End()
 }
 
-// Number is a JSON number.
+// unescape returns the character for \c, 0 if the escape is unknown.
+func unescape(c byte) byte {
+	switch c {
+	case '"', '\\', '/':
+		return c
+	case 'b':
+		return '\b'
+	case 'f':
+		return '\f'
+	case 'n':
+		return '\n'
+	case 'r':
+		return '\r'
+	case 't':
+		return '\t'
+	}
+	return 0
+}
+
+// unicode decodes the \u escape whose u is at j, together with the second half of a surrogate pair.
+// A lone half is no character. It becomes bytes that are not valid UTF-8, of its own, so that validation reports it like
+// any: as U+FFFD, strings with different halves would be one.
+func (s *Scanner) unicode(j int) (next int, ok bool) {
+	r, ok := s.hex4(j + 1)
+	if !ok {
+		return 0, false
+	}
+	j += 5
+	if utf16.IsSurrogate(r) {
+		pair := rune(utf8.RuneError)
+		if j+1 < len(s.Text) && s.Text[j] == '\\' && s.Text[j+1] == 'u' {
+			second, ok := s.hex4(j + 2)
+			if !ok {
+				return 0, false
+			}
+			pair = utf16.DecodeRune(r, second)
+		}
+		if pair == utf8.RuneError {
+			s.Arena = append(s.Arena, 0xe0|byte(r>>12), 0x80|byte(r>>6&0x3f), 0x80|byte(r&0x3f))
+			return j, true
+		}
+		r = pair
+		j += 6
+	}
+	s.Arena = utf8.AppendRune(s.Arena, r)
+	return j, true
+}
+
+func (s *Scanner) hex4(j int) (rune, bool) {
+	var r rune
+	for k := range 4 {
+		if j+k >= len(s.Text) {
+			return 0, s.End()
+		}
+		c := s.Text[j+k]
+		switch {
+		case isDigit(c):
+			c -= '0'
+		case 'a' <= c && c <= 'f':
+			c -= 'a' - 10
+		case 'A' <= c && c <= 'F':
+			c -= 'A' - 10
+		default:
+			return 0, s.Fail(j+k, "a string holds a \\u escape without four hexadecimal digits")
+		}
+		r = r<<4 | rune(c)
+	}
+	return r, true
+}
+
+// maxDigits is the number of decimal digits that always fit a uint64.
+const maxDigits = 19
+
+// Number is a JSON number. Its value is mantissa × 10^exp if exact; otherwise only text is valid.
 type Number struct {
-	Text  []byte
-	plain bool // without fraction and exponent
+	Text     []byte
+	mantissa uint64
+	exp      int
+	neg      bool
+	exact    bool
+	plain    bool // without fraction and exponent
 }
 
-// Number reads the number at s.Pos.
+// Number decodes the number at s.Pos.
 func (s *Scanner) Number() (Number, bool) {
-	begin := s.Pos
-	n := Number{plain: true}
-	if s.Text[s.Pos] == '-' {
-		s.Pos++
+	b, i := s.Text, s.Pos
+	var n Number
+	if b[i] == '-' {
+		n.neg = true
+		i++
 	}
-	whole := s.Pos
-	if !s.digits() {
-		return n, false
+	whole := i
+	for i < len(b) && isDigit(b[i]) {
+		n.mantissa = n.mantissa*10 + uint64(b[i]-'0')
+		i++
 	}
-	if s.Pos-whole > 1 && s.Text[whole] == '0' {
+	digits := i - whole
+	switch {
+	case digits == 0:
+		s.Pos = i
+		return n, s.Unexpected("a digit")
+	case digits > 1 && b[whole] == '0':
 		return n, s.Fail(whole, "a number has a leading 0")
 	}
-	if s.Pos < len(s.Text) && s.Text[s.Pos] == '.' {
+	n.plain = true
+	if i < len(b) && b[i] == '.' {
 		n.plain = false
-		if s.Pos++; !s.digits() {
-			return n, false
+		i++
+		fraction := i
+		for i < len(b) && isDigit(b[i]) {
+			n.mantissa = n.mantissa*10 + uint64(b[i]-'0')
+			i++
 		}
+		if i == fraction {
+			s.Pos = i
+			return n, s.Unexpected("a digit")
+		}
+		n.exp = fraction - i
+		digits += i - fraction
 	}
-	if s.Pos < len(s.Text) && s.Text[s.Pos]|0x20 == 'e' {
+	if i < len(b) && (b[i] == 'e' || b[i] == 'E') {
 		n.plain = false
-		s.Pos++
-		if s.Pos < len(s.Text) && (s.Text[s.Pos] == '+' || s.Text[s.Pos] == '-') {
-			s.Pos++
+		i++
+		neg := false
+		if i < len(b) && (b[i] == '+' || b[i] == '-') {
+			neg = b[i] == '-'
+			i++
 		}
-		if !s.digits() {
-			return n, false
+		from, exp := i, 0
+		for i < len(b) && isDigit(b[i]) {
+			// At such exponents every number is 0 or too large, however many digits it has.
+			exp = min(exp*10+int(b[i]-'0'), math.MaxInt32)
+			i++
 		}
+		if i == from {
+			s.Pos = i
+			return n, s.Unexpected("a digit")
+		}
+		if neg {
+			exp = -exp
+		}
+		n.exp += exp
 	}
-	n.Text = s.Text[begin:s.Pos]
+	n.exact = digits <= maxDigits
+	n.Text = b[s.Pos:i]
+	s.Pos = i
 	return n, true
 }
 
-// digits reads at least one digit.
-func (s *Scanner) digits() bool {
-	begin := s.Pos
-	for s.Pos < len(s.Text) && isDigit(s.Text[s.Pos]) {
-		s.Pos++
-	}
-	return s.Pos > begin || s.Unexpected("a digit")
+// exactPow10 lists the powers of ten that a float64 represents exactly.
+var exactPow10 = [...]float64{
+	1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11,
+	1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22,
 }
 
 // Float returns the nearest float64; false if that is an infinity.
-func (n *Number) Float() (float64, bool) { return metric.ParseDecimal(View(n.Text)) }
+func (n *Number) Float() (float64, bool) {
+	// One operation on two exact operands rounds once, hence correctly (Clinger, How to Read
+	// Floating Point Numbers Accurately, 1990).
+	const last = len(exactPow10) - 1
+	if n.exact && n.mantissa <= 1<<53 && -last <= n.exp && n.exp <= last {
+		v := float64(n.mantissa)
+		if n.exp < 0 {
+			v /= exactPow10[-n.exp]
+		} else {
+			v *= exactPow10[n.exp]
+		}
+		if n.neg {
+			v = -v
+		}
+		return v, true
+	}
+	return metric.ParseDecimal(View(n.Text))
+}
 
-// maxExact is the limit up to which a float64 represents all integers exactly.
-const maxExact = 1 << 53
-
-// Int returns the number as an int64. Up to 2^53 it takes any notation: 1e3 and 1000.0 are integers too. It returns
+// Int returns the number as an int64 in any notation: 1e3 and 1000.0 are integers too. It returns
 // false if the number is not an integer or does not fit.
 func (n *Number) Int() (int64, bool) {
-	if n.plain {
-		v, err := strconv.ParseInt(View(n.Text), 10, 64)
-		return v, err == nil
+	if n.plain && n.exact && n.mantissa <= math.MaxInt64 {
+		if n.neg {
+			return -int64(n.mantissa), true
+		}
+		return int64(n.mantissa), true
 	}
-	v, ok := n.Float()
-	return int64(v), ok && v == math.Trunc(v) && math.Abs(v) <= maxExact
+	return parseIntegral(n.Text, n.exp)
+}
+
+// parseIntegral is the slow path of Int. It works on the digits, so that no float rounds a time.
+// exp is the exponent of the last digit.
+func parseIntegral(text []byte, exp int) (int64, bool) {
+	var n uint64
+	digits, zeros := 0, 0 // digits that n has, from the first one that is not 0; zeros behind them
+	for _, c := range text {
+		switch {
+		case c == 'e' || c == 'E':
+			return integral(text[0] == '-', n, digits, exp+zeros)
+		case !isDigit(c):
+		case c == '0' && digits == 0:
+		case c == '0':
+			zeros++
+		case digits+zeros >= maxDigits: // n would be too large, or is not whole
+			return 0, false
+		default:
+			for ; zeros >= 0; zeros-- {
+				n *= 10
+				digits++
+			}
+			n += uint64(c - '0')
+			zeros = 0
+		}
+	}
+	return integral(text[0] == '-', n, digits, exp+zeros)
+}
+
+// integral returns ±n × 10^exp. n has so many digits, and does not end in 0 unless it is 0.
+func integral(neg bool, n uint64, digits, exp int) (int64, bool) {
+	if n == 0 {
+		return 0, true
+	}
+	if exp < 0 || digits+exp > maxDigits {
+		return 0, false
+	}
+	for range exp {
+		n *= 10
+	}
+	if neg {
+		return -int64(n), n <= -math.MinInt64
+	}
+	return int64(n), n <= math.MaxInt64
 }
 
 func isDigit(c byte) bool { return c-'0' <= 9 }

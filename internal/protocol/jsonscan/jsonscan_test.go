@@ -1,6 +1,7 @@
 package jsonscan
 
 import (
+	"math"
 	"strconv"
 	"strings"
 	"testing"
@@ -9,8 +10,28 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// TestFloats compares the fast path for numbers with strconv, bit by bit.
+func TestFloats(t *testing.T) {
+	for _, text := range []string{
+		"0", "-0", "-0.0", "1", "0.1", "0.25", "123.456", "9007199254740992", "9007199254740993",
+		"9007199254740993.5", "4503599627370497.123456", "1e22", "1e23", "1e-22", "1e-23", "123456789012345678", "1234567890123456789",
+		"12345678901234567890", "0.000001", "4503599627370497.5", "8.41", "1.7976931348623157e308",
+		"5e-324", "2.2250738585072011e-308", "0.1e1", "100e-2", "3.14159265358979323846",
+		"0.00000000000000000000000000000001", "1E5", "1e+5",
+	} {
+		s := Scanner{Text: []byte(text)}
+		n, ok := s.Number()
+		require.True(t, ok, text)
+		got, ok := n.Float()
+		require.True(t, ok, text)
+		want, err := strconv.ParseFloat(text, 64)
+		require.NoError(t, err)
+		require.Equal(t, math.Float64bits(want), math.Float64bits(got), text)
+	}
+}
+
 // TestHalvesOfPairs: a pair is its character. A lone half, also one before something else that is escaped, is not valid
-// UTF-8.
+// UTF-8, and differs from other halves and from U+FFFD.
 func TestHalvesOfPairs(t *testing.T) {
 	read := func(text string) string {
 		s := Scanner{Text: []byte(`"` + text + `"`)}
@@ -21,17 +42,27 @@ func TestHalvesOfPairs(t *testing.T) {
 	}
 	require.Equal(t, "a😀b", read(`a\ud83d\ude00b`))
 	require.Equal(t, "\ufffd", read(`\ufffd`))
-	for _, lone := range []string{`\ud800`, `\uD801`, `\udfff`, `\ud800x`, `\ud83d\u0041`, `\ud83d\n`, `\ude00\ud83d`} {
-		require.False(t, utf8.ValidString(read(lone)), lone)
+	seen := make(map[string]string)
+	for _, lone := range []string{`\ud800`, `\ud801`, `\udbff`, `\udc00`, `\udfff`, `\ud800x`, `\ud83d\u0041`, `\ud83d\n`, `\ude00\ud83d`, `\ud83d\ud83d\ude00`} {
+		got := read(lone)
+		require.False(t, utf8.ValidString(got), lone)
+		require.Empty(t, seen[got], lone)
+		seen[got] = lone
 	}
+	require.True(t, strings.HasSuffix(read(`\ud83d\u0041`), "A"))
+	require.True(t, strings.HasSuffix(read(`\ud83d\ud83d\ude00`), "😀"))
 }
 
-// TestIntegers: an integer may have any notation, up to what a float tells from its neighbours.
-func TestIntegers(t *testing.T) {
+// TestLongIntegers: whether a number of any length is an integer is decided without another copy of it.
+func TestLongIntegers(t *testing.T) {
+	zeros := strings.Repeat("0", 99_999)
 	for text, want := range map[string]string{
 		"12": "12", "-0": "0", "1e3": "1000", "1000.0": "1000", "1200e-2": "12", "-1.5e1": "-15", "0.00": "0", "0e99": "0",
-		"1732161600.123e3": "1732161600123", "9223372036854775807": "9223372036854775807", "-9223372036854775808": "-9223372036854775808",
-		"9223372036854775808": "", "12345678901234567890": "", "1e19": "", "1e-1": "", "1.5": "", "922337203685477580.7e1": "",
+		"9223372036854775807": "9223372036854775807", "-9223372036854775808": "-9223372036854775808",
+		"922337203685477580.7e1": "9223372036854775807", "9223372036854775.807e+3": "9223372036854775807",
+		"9223372036854775808": "", "-9223372036854775809": "", "12345678901234567890": "", "1e19": "", "1e-1": "", "1.5": "",
+		"10000000000000000000e-1": "1000000000000000000", "10000000000000000001e-1": "",
+		"1" + zeros + "e-99999": "1", "-0." + zeros + "1e100001": "-10", "1" + zeros: "", "1." + zeros + "1": "", "0." + zeros + "1": "",
 	} {
 		s := Scanner{Text: []byte(text)}
 		n, ok := s.Number()
@@ -52,5 +83,18 @@ func TestFaultsAreShort(t *testing.T) {
 		require.False(t, s.Fail(7, "%s is too large", arg))
 		require.Equal(t, long[:80]+"… is too large", s.Fault)
 		require.Equal(t, 7, s.At)
+	}
+}
+
+// TestLongFloats: a number may have any number of digits.
+func TestLongFloats(t *testing.T) {
+	zeros := strings.Repeat("0", 99_999)
+	for text, want := range map[string]float64{"1" + zeros + "e-99999": 1, "-0." + zeros + "1e100001": -10} {
+		s := Scanner{Text: []byte(text)}
+		n, ok := s.Number()
+		require.True(t, ok)
+		got, ok := n.Float()
+		require.True(t, ok)
+		require.Equal(t, want, got)
 	}
 }
