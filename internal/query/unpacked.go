@@ -103,66 +103,83 @@ func (u *unpacked) chunks(listed iter.Seq2[storage.RawChunk, error]) iter.Seq2[s
 				yield(ch, err)
 				return
 			}
-			if at := (sliceOf{ch.Group, ch.SliceMs}); s.n == 0 || at != s.of {
-				if s.n > 0 && !s.end(yield) {
+			if at := (sliceOf{ch.Group, ch.SliceMs}); len(s.listed) == 0 && s.n == 0 || at != s.of {
+				if !s.end(yield) {
 					return
 				}
-				s = slice{unpacked: u, of: at, kept: u.get(at), held: s.held[:0], room: s.room[:0]}
+				s.begin(at)
 			}
 			if !s.next(ch, yield) {
 				return
 			}
 		}
-		if s.n > 0 {
-			s.end(yield)
-		}
+		s.end(yield)
 	}
 }
 
 // slice is one that is being read.
 type slice struct {
 	*unpacked
-	of    sliceOf
-	kept  *firstChunks       // nil if the slice was not read before
-	n     int                // chunks listed
-	bytes int                // of these
-	held  []storage.RawChunk // copies, until there are more than maxListed bytes
-	room  []byte             // of the copies
-	given int                // chunks that the reader was given what is kept for
+	of     sliceOf
+	again  bool               // whether it was read before
+	kept   *firstChunks       // nil unless all chunks so far are the first ones of it
+	given  int                // chunks that the reader was given what is kept for
+	n      int                // chunks listed
+	listed []storage.RawChunk // copies, while they may be needed
+	room   []byte             // for more copies
+	bytes  int                // of the chunks listed
+	large  bool               // more than is packed
 }
 
-// next lists a chunk more. It gives it to the reader, unless it is held until the end.
+func (s *slice) begin(of sliceOf) {
+	*s = slice{unpacked: s.unpacked, of: of, listed: s.listed[:0], room: s.room}
+	s.kept, s.again = s.get(of)
+}
+
+// next lists a chunk more.
 func (s *slice) next(ch storage.RawChunk, yield func(storage.RawChunk, error) bool) bool {
 	s.n++
-	before := s.bytes
-	if s.bytes += len(ch.Data); s.kept == nil || s.bytes > maxListed {
-		return (before > maxListed || s.give(yield)) && yield(ch, nil)
+	if s.bytes += len(ch.Data); s.bytes > maxListed {
+		s.large = true
 	}
+	first := s.kept != nil && s.given == 0
+	if s.again && !s.large || first {
+		s.keep(ch)
+	} else {
+		s.listed, s.room = nil, nil
+	}
+	if !first {
+		return yield(ch, nil)
+	}
+	if s.n > len(s.kept.ids) || ch.ID != s.kept.ids[s.n-1] {
+		return s.differs(yield)
+	}
+	if s.n < len(s.kept.ids) {
+		return true
+	}
+	s.given = s.n
+	ch.Data = s.kept.data
+	return yield(ch, nil)
+}
+
+// keep lists a copy of a chunk.
+func (s *slice) keep(ch storage.RawChunk) {
 	const step = 64 << 10
-	if n := len(ch.Data); n > cap(s.room)-len(s.room) {
+	n := len(ch.Data)
+	if n > cap(s.room)-len(s.room) {
 		s.room = make([]byte, 0, max(n, step))
 	}
 	from := len(s.room)
 	s.room = append(s.room, ch.Data...)
-	ch.Data = s.room[from:len(s.room):len(s.room)]
-	s.held = append(s.held, ch)
-	return true
+	ch.Data = s.room[from : from+n : from+n]
+	s.listed = append(s.listed, ch)
 }
 
-// give gives the reader what is held: what was packed in place of the chunks that it was packed of, if these are the first ones.
-func (s *slice) give(yield func(storage.RawChunk, error) bool) bool {
-	if k := s.kept; k != nil && k.data != nil {
-		if n := len(k.ids); len(s.held) < n || !slices.EqualFunc(k.ids, s.held[:n], func(id blocks.ID, ch storage.RawChunk) bool { return ch.ID == id }) {
-			s.drop(k)
-		} else {
-			ch := s.held[n-1]
-			ch.Data, s.given = k.data, n
-			if !yield(ch, nil) {
-				return false
-			}
-		}
-	}
-	for _, ch := range s.held[s.given:] {
+// differs gives the reader the chunks that were listed, instead of what is kept.
+func (s *slice) differs(yield func(storage.RawChunk, error) bool) bool {
+	s.drop(s.kept)
+	s.kept = nil
+	for _, ch := range s.listed {
 		if !yield(ch, nil) {
 			return false
 		}
@@ -172,8 +189,10 @@ func (s *slice) give(yield func(storage.RawChunk, error) bool) bool {
 
 // end packs the slice if that pays. It returns false if the reader wants no more.
 func (s *slice) end(yield func(storage.RawChunk, error) bool) bool {
-	large := s.bytes > maxListed
-	if !large && !s.give(yield) {
+	if s.n == 0 {
+		return true
+	}
+	if s.kept != nil && s.given == 0 && !s.differs(yield) {
 		return false
 	}
 	if s.n < minUnpacked {
@@ -184,38 +203,61 @@ func (s *slice) end(yield func(storage.RawChunk, error) bool) bool {
 		result = "hit"
 	}
 	s.gets.WithLabelValues(result).Inc()
-	switch k := s.kept; {
-	case k == nil:
-		s.put(&firstChunks{of: s.of})
-	case large || s.n-s.given < max(minUnpacked, s.given/16):
-	case k.data == nil && s.n < 2*len(k.ids): // what could not be packed is tried again once it is twice as much
-	case s.packing.TryLock():
+	if !s.again {
+		s.saw(s.of)
+	} else if !s.large && s.n-s.given >= max(minUnpacked, s.given/16) && s.pays() && s.packing.TryLock() {
 		s.put(s.pack())
 		s.packing.Unlock()
 	}
 	return true
 }
 
-// get returns what is kept of a slice, nil if it was not read before.
-func (u *unpacked) get(of sliceOf) *firstChunks {
+// get returns what is kept of a slice, nil if that is nothing, and whether the slice was read before.
+func (u *unpacked) get(of sliceOf) (kept *firstChunks, again bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	e := u.slices[of]
 	if e == nil {
-		return nil
+		return nil, false
 	}
 	u.used.MoveToFront(e)
-	return e.Value.(*firstChunks)
+	if f := e.Value.(*firstChunks); f.data != nil {
+		return f, true
+	}
+	return nil, true
+}
+
+// saw keeps that a slice was read.
+func (u *unpacked) saw(of sliceOf) {
+	u.mu.Lock()
+	known := u.slices[of] != nil
+	u.mu.Unlock()
+	if !known {
+		u.put(&firstChunks{of: of})
+	}
+}
+
+// pays returns whether packing the slice may give something.
+func (s *slice) pays() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.slices[s.of]
+	if e == nil {
+		return true
+	}
+	f := e.Value.(*firstChunks)
+	// What could not be packed is tried again once it is twice as much.
+	return f.data != nil || s.n >= 2*len(f.ids)
 }
 
 // pack packs the chunks of the slice. The caller holds packing.
 func (s *slice) pack() *firstChunks {
-	f := &firstChunks{of: s.of, ids: make([]blocks.ID, len(s.held))}
-	rest := make([][]byte, 0, len(s.held)+1)
+	f := &firstChunks{of: s.of, ids: make([]blocks.ID, len(s.listed))}
+	rest := make([][]byte, 0, len(s.listed)+1)
 	if s.given > 0 {
 		rest = append(rest, s.kept.data)
 	}
-	for i, ch := range s.held {
+	for i, ch := range s.listed {
 		if f.ids[i] = ch.ID; i >= s.given {
 			rest = append(rest, ch.Data)
 		}
@@ -252,9 +294,6 @@ func (u *unpacked) put(f *firstChunks) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if e := u.slices[f.of]; e != nil {
-		if f.ids == nil { // another has read it meanwhile
-			return
-		}
 		u.remove(e)
 	}
 	u.slices[f.of] = u.used.PushFront(f)
