@@ -136,19 +136,6 @@ func (b *Batch) Charge(n int64) bool {
 // Series begins a series: Add adds samples to it. labels exclude the name, may be in any order, and
 // are copied. If there are too many labels, every measurement of the series is rejected.
 func (b *Batch) Series(name string, labels []metric.Label) {
-	source, derived, at := b.Sources.SourceOf(labels)
-	b.begin(source, derived, name, labels)
-	if !derived && len(b.series.Labels) > at { // the report has the source in place of the label
-		b.series.Labels = slices.Delete(b.series.Labels, at, at+1)
-	}
-}
-
-// SeriesOfSource is Series for a protocol that names the source itself.
-func (b *Batch) SeriesOfSource(source, name string, labels []metric.Label) {
-	b.begin(source, false, name, labels)
-}
-
-func (b *Batch) begin(source string, derived bool, name string, labels []metric.Label) {
 	if b.excess = len(labels) > b.maxLabels(); b.excess {
 		b.series = Measurement{Metric: name}
 		return
@@ -160,6 +147,7 @@ func (b *Batch) begin(source string, derived bool, name string, labels []metric.
 	for i := range labels {
 		b.labelText += int64(len(labels[i].Name) + len(labels[i].Value))
 	}
+	source, derived, at := b.Sources.SourceOf(labels)
 	if n := len(b.reports); n == 0 || !b.reports[n-1].continues(source, derived) {
 		if !b.Charge(spanBytes) {
 			return
@@ -172,6 +160,9 @@ func (b *Batch) begin(source string, derived bool, name string, labels []metric.
 	}
 	begin := len(b.arena)
 	b.arena = append(b.arena, labels...)
+	if !derived { // the report has the source in place of the label
+		b.arena = slices.Delete(b.arena, begin+at, begin+at+1)
+	}
 	b.series = Measurement{Metric: name, Labels: b.arena[begin:len(b.arena):len(b.arena)]}
 	b.text = b.labelText + int64(len(name))
 }

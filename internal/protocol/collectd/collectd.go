@@ -10,6 +10,8 @@ import (
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/protocol/jsonscan"
 	"github.com/quern/quern/internal/protocol/push"
+	"github.com/quern/quern/internal/protocol/respond"
+	"github.com/quern/quern/internal/wire"
 )
 
 // Path is where collectd sends.
@@ -19,14 +21,24 @@ const Path = "/api/v1/push/collectd"
 // https://www.collectd.org/documentation/manpages/collectd.conf.html. Series have the names that
 // collectd's write_prometheus plugin gives them.
 func New(in *push.Intake) http.Handler {
-	return push.NewJSON(in, func(_ *http.Request, body []byte, b *ingest.Batch) error {
-		d := &decoder{batch: b}
-		d.Reset(body, in.Limits.Depth)
-		if !d.lists() {
-			return fmt.Errorf("at byte %d: %s", d.At, d.Fault)
-		}
-		return nil
-	})
+	return &push.Endpoint{
+		Intake:  in,
+		Accepts: push.CheckJSON,
+		Decode: func(_ *http.Request, body []byte, b *ingest.Batch) error {
+			d := &decoder{batch: b}
+			d.Reset(body, in.Limits.Depth)
+			if !d.lists() {
+				return fmt.Errorf("at byte %d: %s", d.At, d.Fault)
+			}
+			return nil
+		},
+		Refuse: func(w http.ResponseWriter, _ *http.Request, code int, message string) {
+			respond.JSON(w, code, wire.Report{Status: wire.Failure, Error: message, Rejected: []wire.Rejection{}})
+		},
+		Reply: func(w http.ResponseWriter, _ *http.Request, result ingest.Result, broken error) {
+			push.WriteReply(w, &in.Limits, result, broken)
+		},
+	}
 }
 
 // decoder decodes an array of value lists. Each value is a measurement; a faulty list

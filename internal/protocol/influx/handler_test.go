@@ -161,12 +161,12 @@ func TestInfluxErrors(t *testing.T) {
 	a := &apitest.Appender{}
 	w := apitest.Send(t, influxServer(t, a, nil), "/write", apitest.CutOff(broken[:len(broken)-9]), "Content-Encoding", "gzip")
 	require.Equal(t, http.StatusBadRequest, w.Code)
-	require.Contains(t, w.Body.String(), "accepted, cannot read the body to its end: the gzip body ends early")
+	require.Contains(t, w.Body.String(), "accepted, cannot read the body to its end: unexpected EOF")
 	cut := &cutReader{data: "m v=1\nm v=23", err: io.ErrUnexpectedEOF}
 	a = &apitest.Appender{}
 	w = apitest.Send(t, influxServer(t, a, nil), "/write", cut)
 	require.Equal(t, http.StatusBadRequest, w.Code)
-	require.JSONEq(t, `{"error":"partial write: 1 accepted, cannot read the body to its end: the body ends early"}`, w.Body.String())
+	require.JSONEq(t, `{"error":"partial write: 1 accepted, cannot read the body to its end: unexpected EOF"}`, w.Body.String())
 	require.Equal(t, ": \"m_v\" now 1\n", a.String())
 }
 

@@ -1,9 +1,7 @@
 package push
 
 import (
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"sync"
 	"time"
@@ -62,7 +60,7 @@ func (p *Endpoint) serve(w http.ResponseWriter, r *http.Request, body *Received,
 	}
 	broken := p.Decode(r, data, b)
 	if body.Broken != nil {
-		broken = body.interrupted(broken)
+		broken = body.Broken // the cause of any decoding error
 	}
 	if err := b.Err(); err != nil {
 		code, message := p.Stopped(w, err)
@@ -84,23 +82,6 @@ func (p *Endpoint) serve(w http.ResponseWriter, r *http.Request, body *Received,
 	}
 	p.notice(r, result)
 	p.Reply(w, r, result, broken)
-}
-
-// interrupted describes a body that broke off, with the error that decoding what arrived of it gave, if any.
-func (b *Received) interrupted(decoding error) error {
-	name, cause := "the body", b.Broken
-	if b.Encoding != Identity {
-		name = fmt.Sprintf("the %s body", b.Encoding)
-	}
-	if errors.Is(cause, io.ErrUnexpectedEOF) {
-		cause = fmt.Errorf("%s ends early", name)
-	} else {
-		cause = fmt.Errorf("%s cannot be read to its end: %w", name, cause)
-	}
-	if decoding != nil {
-		return fmt.Errorf("%w (%w)", decoding, cause)
-	}
-	return cause
 }
 
 // notice tells operators what the sender does not learn.

@@ -12,24 +12,8 @@ import (
 	"github.com/quern/quern/internal/wire/excerpt"
 )
 
-// NewJSON makes the endpoint of a protocol in JSON whose replies list the rejections.
-func NewJSON(in *Intake, decode func(r *http.Request, body []byte, b *ingest.Batch) error) *Endpoint {
-	return &Endpoint{
-		Intake: in, Accepts: CheckJSON, Decode: decode,
-		Refuse: func(w http.ResponseWriter, _ *http.Request, code int, message string) {
-			if code == http.StatusUnsupportedMediaType {
-				w.Header().Set("Accept", "application/json, application/x-ndjson")
-			}
-			respond.JSON(w, code, wire.Report{Status: wire.Failure, Error: message, Rejected: []wire.Rejection{}})
-		},
-		Reply: func(w http.ResponseWriter, _ *http.Request, result ingest.Result, broken error) {
-			writeReply(w, &in.Limits, result, broken)
-		},
-	}
-}
-
-// writeReply replies to a request whose body was decoded, up to the error broken, if any.
-func writeReply(w http.ResponseWriter, limits *Limits, result ingest.Result, broken error) {
+// WriteReply replies to a request whose body was decoded, up to the error broken, if any.
+func WriteReply(w http.ResponseWriter, limits *Limits, result ingest.Result, broken error) {
 	reply := wire.Report{Accepted: result.Accepted, Rejected: []wire.Rejection{}}
 	for _, rej := range result.Rejected[:min(len(result.Rejected), limits.Rejections)] {
 		reply.Rejected = append(reply.Rejected, wire.Rejection{Index: rej.Index, Reason: string(rej.Reason), Message: rej.Message})
