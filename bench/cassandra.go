@@ -56,12 +56,9 @@ func startServer(ctx context.Context, opts *options, stderr io.Writer) (stop fun
 			return nil, err
 		}
 		stop = server.Stop
-		if server.Way() != cassandratest.WayHosts {
-			opts.cluster.nodetool = server.Nodetool
-		}
+		opts.cluster.nodetool = server.Nodetool
 		opts.cluster.hosts, opts.cluster.direct = server.Hosts(), server.Way() == cassandratest.WayDocker
 		how = map[cassandratest.Way]string{
-			cassandratest.WayHosts:  "that was running",
 			cassandratest.WayDocker: "in a container on this machine",
 			cassandratest.WayJVM:    "as a process on this machine, 1 GiB of heap, trie memtables, BTI tables",
 		}[server.Way()]

@@ -11,16 +11,12 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 )
 
 // Every node listens at the usual ports of its own address.
 const storagePort = "7000"
-
-// upLimit is how long a node may take to learn of the others, once each of them listens to clients.
-const upLimit = 10 * time.Minute
 
 // Cluster is a cluster of processes on this machine. Data is in files, which outlive the processes,
 // and clients connect as in production. The nodes share only the machine's clock and file system.
@@ -34,7 +30,6 @@ type Cluster struct {
 // spread evenly, so with a replication factor of n each node has all data. ctx covers only the
 // start.
 func StartCluster(ctx context.Context, n int, o Options) (*Cluster, error) {
-	o = o.withDefaults(n)
 	java, err := haveJava(ctx)
 	if err != nil {
 		return nil, err
@@ -43,63 +38,50 @@ func StartCluster(ctx context.Context, n int, o Options) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	classes, err := sharedClasses(ctx, java, jars)
-	if err != nil {
-		o.Logf("nodes start without an archive of classes: %s", err)
-	}
-	return startCluster(ctx, n, o, java, nodeConfig{Jars: jars, Classes: classes})
-}
-
-// startCluster starts n nodes whose configurations have this in common.
-func startCluster(ctx context.Context, n int, o Options, java string, common nodeConfig) (*Cluster, error) {
-	in := os.TempDir()
+	parent := os.TempDir()
 	if !o.OnDisk {
-		in = dataDir(n)
+		parent = dataDir(n)
 	}
-	dir, err := os.MkdirTemp(in, "quern-cassandra-")
+	dir, err := os.MkdirTemp(parent, "quern-cassandra-")
 	if err != nil {
 		return nil, err
 	}
-	common.Options, common.Nodes, common.ClusterDir = o, n, dir
 	c := &Cluster{dir: dir}
-	if err := c.start(ctx, java, common); err != nil {
+	if err := c.start(ctx, n, nodeConfig{Options: o, ClusterDir: dir, Java: java, Jars: jars, HeapMB: 1024}); err != nil {
 		c.Stop()
 		return nil, err
 	}
 	return c, nil
 }
 
-func (c *Cluster) start(ctx context.Context, java string, common nodeConfig) error {
-	n, o := common.Nodes, common.Options
+// start starts n nodes whose configurations have this in common.
+func (c *Cluster) start(ctx context.Context, n int, common nodeConfig) error {
 	free, err := freeAddresses(ctx, 2*n)
 	if err != nil {
 		return err
 	}
 	addresses, announced := free[:n], free[:n]
-	if o.Proxied {
+	if common.Proxied {
 		announced = free[n:]
 	}
-	if o.TLS != TLSOff {
-		if c.tls, err = makeTLS(c.dir, free); err != nil {
+	if common.Secure {
+		if c.tls, err = makeTLS(c.dir, addresses); err != nil {
 			return err
 		}
 	}
+	common.Seeds, common.TLS = strings.Join(addresses, ","), c.tls
+	if n > 1 {
+		common.HeapMB = 640
+	}
 	for i, address := range addresses {
-		jmxPort, err := freeJMXPort(ctx)
-		if err != nil {
-			return err
-		}
 		config := common
 		config.Dir = filepath.Join(c.dir, fmt.Sprintf("node%d", i))
-		config.Address = address
-		config.Announced = announced[i]
-		config.Seeds = strings.Join(addresses, ",")
+		config.Address, config.Announced = address, announced[i]
 		config.InitialToken = initialToken(i, n)
-		config.StoragePort = storagePort
-		config.NativePort = nativePort
-		config.JMXPort = jmxPort
-		config.TLS = c.tls.forNode(o.TLS)
-		node, err := newNode(config, java)
+		if config.JMXPort, err = freeJMXPort(ctx); err != nil {
+			return err
+		}
+		node, err := newNode(config)
 		if err != nil {
 			return err
 		}
@@ -115,8 +97,9 @@ func (c *Cluster) start(ctx context.Context, java string, common nodeConfig) err
 	return c.AwaitUp(ctx)
 }
 
-// AwaitUp waits until every node that runs sees these nodes as up, and no others, for example after
-// a Restart.
+// AwaitUp waits until every node that runs sees these nodes as up, and none of them joins, leaves or
+// moves, for example after a Restart. As long as another node moves in a node's eyes, that node
+// refuses to move. It hears of the end of a move by gossip, seconds after the mover.
 func (c *Cluster) AwaitUp(ctx context.Context) error {
 	if len(c.nodes) == 1 {
 		return nil
@@ -148,9 +131,6 @@ func (c *Cluster) Hosts() []string {
 	}
 	return hosts
 }
-
-// TLSFiles returns the certificates of a cluster with Options.TLS, or nil.
-func (c *Cluster) TLSFiles() *TLSFiles { return c.tls }
 
 // Stop ends all nodes and removes their data.
 func (c *Cluster) Stop() {

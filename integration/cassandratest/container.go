@@ -7,9 +7,7 @@ import (
 	"io"
 	"os"
 	"strings"
-	"time"
 
-	"github.com/moby/moby/client"
 	"github.com/testcontainers/testcontainers-go"
 	"github.com/testcontainers/testcontainers-go/exec"
 	tclog "github.com/testcontainers/testcontainers-go/log"
@@ -17,31 +15,32 @@ import (
 	"github.com/testcontainers/testcontainers-go/wait"
 )
 
-// defaultImage is used unless QUERN_CASSANDRA_IMAGE names another. It has its own configuration,
-// which is Cassandra's default.
-const defaultImage = "cassandra:5.0"
-
-// pullLimit is how long pulling an image may take.
-const pullLimit = 5 * time.Minute
-
-// container is a server in Docker.
+// container is a server in Docker. Its image has its own configuration, which is Cassandra's
+// default.
 type container struct {
 	running *cassandra.CassandraContainer
 	host    string // host:port, where its port is published
 }
 
-func image() string { return cmp.Or(os.Getenv(envImage), defaultImage) }
-
-func startContainer(ctx context.Context, o Options) (*container, error) {
-	image := image()
-	if err := haveImage(ctx, image); err != nil {
-		return nil, err
+func haveDocker(ctx context.Context) error {
+	docker, err := testcontainers.NewDockerProvider(testcontainers.WithLogger(tclog.NewNoopLogger()))
+	if err == nil {
+		defer docker.Close() //nolint:errcheck // it holds idle connections and nothing else
+		err = docker.Health(ctx)
 	}
+	if err != nil {
+		return fmt.Errorf("%w: no Docker daemon answers: %w", ErrUnavailable, err)
+	}
+	return nil
+}
+
+func startContainer(ctx context.Context) (*container, error) {
+	image := cmp.Or(os.Getenv("QUERN_CASSANDRA_IMAGE"), "cassandra:5.0")
 	running, err := cassandra.Run(
 		ctx, image,
 		testcontainers.WithLogger(tclog.NewNoopLogger()),
 		testcontainers.WithEnv(map[string]string{
-			"MAX_HEAP_SIZE": fmt.Sprintf("%dM", o.HeapMB),
+			"MAX_HEAP_SIZE": "1024M",
 			"JVM_OPTS":      "-XX:TieredStopAtLevel=1", // as for the nodes that are processes
 		}),
 		// The module's own conditions, with more time for a loaded machine.
@@ -61,35 +60,11 @@ func startContainer(ctx context.Context, o Options) (*container, error) {
 		c.host, err = running.ConnectionHost(ctx)
 	}
 	if err != nil {
-		err = fmt.Errorf("starting %s in Docker: %w; the end of its log:\n%s", image, err, lastLines(c.log(), 30))
+		err = fmt.Errorf("starting %s in Docker: %w; the end of its log:\n%s", image, err, lastLines(c.log()))
 		c.stop()
 		return nil, err
 	}
 	return c, nil
-}
-
-// haveImage pulls an image unless it exists locally. A failure is an UnavailableError, since there
-// is another way to get a server.
-func haveImage(ctx context.Context, image string) error {
-	docker, err := testcontainers.NewDockerClientWithOpts(ctx)
-	if err != nil {
-		return unavailable("no Docker daemon answers")
-	}
-	defer docker.Close() //nolint:errcheck // it holds idle connections and nothing else
-	if _, err := docker.ImageInspect(ctx, image); err == nil {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, pullLimit)
-	defer cancel()
-	pulling, err := docker.ImagePull(ctx, image, client.ImagePullOptions{})
-	if err == nil {
-		err = pulling.Wait(ctx)
-	}
-	if err != nil {
-		reason, _, _ := strings.Cut(err.Error(), "\n")
-		return unavailable("Docker has no image %s and cannot pull it (%s)", image, reason)
-	}
-	return nil
 }
 
 // nodetool runs nodetool inside the container.
@@ -100,12 +75,9 @@ func (c *container) nodetool(ctx context.Context, args ...string) (string, error
 	}
 	text, err := io.ReadAll(out)
 	if err == nil && code != 0 {
-		err = fmt.Errorf("exit code %d\n%s", code, bothEnds(string(text), 10))
+		err = fmt.Errorf("nodetool %s: exit code %d\n%s", strings.Join(args, " "), code, text)
 	}
-	if err != nil {
-		return string(text), fmt.Errorf("nodetool %s: %w", strings.Join(args, " "), err)
-	}
-	return string(text), nil
+	return string(text), err
 }
 
 func (c *container) log() string {

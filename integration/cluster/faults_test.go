@@ -55,7 +55,7 @@ func TestFaults(t *testing.T) {
 	defer cancel()
 	faulty, err := programs.Faulty()
 	require.NoError(t, err)
-	nodes, err := cassandratest.StartCluster(start, 3, cassandratest.Options{CommitlogSync: cassandratest.CommitlogBatch, Proxied: true})
+	nodes, err := cassandratest.StartCluster(start, 3, cassandratest.Options{Durable: true, Proxied: true})
 	require.NoError(t, err)
 	t.Cleanup(nodes.Stop)
 	var toNodes, toIngests []*faults.Link

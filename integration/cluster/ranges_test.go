@@ -74,7 +74,7 @@ func giveTheGap(t *testing.T, nodes *cassandratest.Cluster, tokens []int64) {
 		gap, begin = eighth, end-1-int64(eighth)
 	}
 	move := func(node int, token int64) {
-		require.NoError(t, nodes.Node(node).Settled(t.Context()), "so that it moves")
+		require.NoError(t, nodes.AwaitUp(t.Context()), "so that it moves")
 		_, err := nodes.Node(node).Nodetool(t.Context(), "move", "--", fmt.Sprint(token))
 		require.NoError(t, err)
 	}
@@ -93,7 +93,7 @@ func giveTheGap(t *testing.T, nodes *cassandratest.Cluster, tokens []int64) {
 func TestOneTokenRangeAway(t *testing.T) {
 	start, cancel := context.WithTimeout(t.Context(), startLimit)
 	defer cancel()
-	nodes, err := cassandratest.StartCluster(start, 3, cassandratest.Options{CommitlogSync: cassandratest.CommitlogBatch})
+	nodes, err := cassandratest.StartCluster(start, 3, cassandratest.Options{Durable: true})
 	require.NoError(t, err)
 	t.Cleanup(nodes.Stop)
 	pl := placeIn(nodes.Hosts())

@@ -209,7 +209,7 @@ func (s settingsTable) swap(t *testing.T, name, old, value string) {
 // TestLoginsAndCertificates tests the same on a server that authenticates its clients, and itself.
 func TestLoginsAndCertificates(t *testing.T) {
 	t.Parallel()
-	server := ownServer(t, cassandratest.Options{Authentication: true, TLS: cassandratest.TLSMutual})
+	server := ownServer(t, cassandratest.Options{Secure: true})
 	files := server.TLSFiles()
 	pl := placeIn(server.Hosts())
 	pl.session = func(c *gocql.ClusterConfig) {

@@ -74,6 +74,6 @@ func place(t testing.TB, ladder metric.Ladder) cassandra.Options {
 	server := cassandratest.Shared(t)
 	return cassandra.Options{
 		Hosts: server.Hosts(), DirectHosts: server.Way() == cassandratest.WayDocker, Timeout: timeout,
-		Keyspace: cassandratest.SharedKeyspace(t, ladder.String()).Name,
+		Keyspace: cassandratest.SharedKeyspace(t, ladder.String()),
 	}
 }

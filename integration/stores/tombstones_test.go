@@ -118,7 +118,6 @@ var tombstoneWarning = regexp.MustCompile(`(?im)^WARN.*tombstone`)
 // compaction concern nothing else.
 func ownServer(t *testing.T) *cassandratest.Server {
 	t.Helper()
-	t.Setenv("QUERN_TEST_CASSANDRA_HOSTS", "")
 	server, err := cassandratest.Start(t.Context(), cassandratest.Options{Logf: t.Logf})
 	require.NoError(t, err)
 	t.Cleanup(server.Stop)

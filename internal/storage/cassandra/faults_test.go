@@ -117,24 +117,16 @@ func (f *flaky) do(ctx context.Context, _ string, request func(context.Context) 
 // place returns an empty keyspace with the tables, for one test.
 func place(t *testing.T) Options {
 	t.Helper()
-	o, _ := placeToEmpty(t)
-	return o
-}
-
-// placeToEmpty is place for a test that empties the keyspace itself.
-func placeToEmpty(t *testing.T) (Options, *cassandratest.Keyspace) {
-	t.Helper()
 	server := cassandratest.Shared(t)
-	k := cassandratest.SharedKeyspace(t, metric.DefaultLadder().String())
 	o := Options{
 		Hosts: server.Hosts(), DirectHosts: server.Way() == cassandratest.WayDocker,
-		Keyspace: k.Name,
+		Keyspace: cassandratest.SharedKeyspace(t, metric.DefaultLadder().String()),
 		Timeout:  ddlTimeout, // long: only the chosen request is to fail
 		Settings: storage.Settings{GroupSize: 4, IndexPartitions: 512, Epochs: blocks.Epochs{{BlockSize: 4}}},
 	}
 	o.ensureDefaults()
 	require.NoError(t, ApplySchema(t.Context(), o, "", func(int, int, string) {}))
-	return o, k
+	return o
 }
 
 // process is a store over a session that may fail, as one of several processes has it.

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"os"
 	"os/exec"
-	"regexp"
-	"strconv"
 	"syscall"
 )
 
@@ -68,19 +66,13 @@ func (p *process) kill() {
 	<-p.ended
 }
 
-func (p *process) end() error    { return p.cmd.Process.Signal(syscall.SIGTERM) }
 func (p *process) pause() error  { return p.cmd.Process.Signal(syscall.SIGSTOP) }
 func (p *process) resume() error { return p.cmd.Process.Signal(syscall.SIGCONT) }
 
-func (p *process) state() string { return p.cmd.ProcessState.String() }
+// memoryDir is where Linux has a file system in memory.
+const memoryDir = "/dev/shm"
 
-// memoryDir is where Linux has a file system in memory, and tmpfs its type in statfs(2).
-const (
-	memoryDir = "/dev/shm"
-	tmpfs     = 0x01021994
-)
-
-// roomPerNode is how many bytes of memory must be free for a node: for its process, and for its
+// roomPerNode is how many bytes must be free there for a node: for its process, and for its
 // files, which take some hundred megabytes in most tests.
 const roomPerNode = 3 << 30
 
@@ -88,24 +80,10 @@ const roomPerNode = 3 << 30
 // syncs dozens of files to create or empty tables; otherwise the one for temporary files.
 func dataDir(n int) string {
 	var fs syscall.Statfs_t
-	need := uint64(n) * roomPerNode
-	if syscall.Statfs(memoryDir, &fs) != nil || fs.Type != tmpfs || fs.Bavail*uint64(fs.Bsize) < need || availableMemory() < need {
+	if syscall.Statfs(memoryDir, &fs) != nil || fs.Bavail*uint64(fs.Bsize) < uint64(n)*roomPerNode {
 		return os.TempDir()
 	}
 	return memoryDir
-}
-
-var memAvailable = regexp.MustCompile(`(?m)^MemAvailable: +(\d+) kB$`)
-
-// availableMemory returns how many bytes of memory processes can get, or 0 if that is not known.
-func availableMemory() uint64 {
-	info, _ := os.ReadFile("/proc/meminfo")
-	m := memAvailable.FindSubmatch(info)
-	if m == nil {
-		return 0
-	}
-	kb, _ := strconv.ParseUint(string(m[1]), 10, 64)
-	return kb << 10
 }
 
 // lockFile waits until it has locked the file. The kernel unlocks it when the process ends.
@@ -114,17 +92,11 @@ func lockFile(name string) (unlock func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	for {
+	for err = syscall.EINTR; errors.Is(err, syscall.EINTR); {
 		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
-		if !errors.Is(err, syscall.EINTR) {
-			break
-		}
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	return func() { _ = f.Close() }, nil
 }
-
-// processesWork reports whether nodes can run as processes here.
-const processesWork = true
