@@ -26,7 +26,7 @@ var shared = []struct {
 	table, columns, names string
 	keys                  []string
 }{
-	{"settings", "name text", "name", []string{"'schema_version'", "'store'", "'epochs'", "'next_schedule_id'", "'home_data_center'"}},
+	{"settings", "name text", "name", []string{"'schema_version'", "'store'", "'next_schedule_id'", "'home_data_center'"}},
 	{"ring", "ring int", "ring", []string{"0"}}, // shards, workers, metric_metadata
 	{"slices", "bucket int, day timestamp", "bucket, day", []string{"0, %d", "1, %d", "2, %d"}},
 }

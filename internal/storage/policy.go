@@ -113,19 +113,6 @@ type PolicyEpoch struct {
 // Now returns the policy in force.
 func (ps Policies) Now() Policy { return ps[len(ps)-1].Policy }
 
-// Completed returns the history with the settings that its last policy lacks, from first; see Policy.Completed. Rows
-// are written as before, so this begins no epoch.
-func (ps Policies) Completed(first Policy) (Policies, bool) {
-	last := len(ps) - 1
-	p, changed := ps[last].Policy.Completed(first)
-	if !changed {
-		return ps, false
-	}
-	out := slices.Clone(ps)
-	out[last].Policy = p
-	return out, true
-}
-
 // Set returns the history with another policy from nowMs on.
 func (ps Policies) Set(p Policy, nowMs int64) Policies {
 	if n := len(ps); n > 0 {

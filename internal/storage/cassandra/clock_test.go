@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 )
 
@@ -129,33 +128,6 @@ func TestClockGoesWrong(t *testing.T) {
 	workers, err := st.Workers(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []storage.Worker{{ID: "w"}}, workers)
-}
-
-// A keyspace whose policy is from before there were source labels takes those of the first process. A process with
-// others gets the recorded ones to compare with, and a change is noticed like any other.
-func TestSourceLabelsOfTheFirst(t *testing.T) {
-	o := place(t)
-	policy := storage.Policy{Grace: 10 * time.Minute, Delay: 30 * time.Minute, Retention: storage.Retention{48 * time.Hour, 0, 0, 0}}
-	o.Policy = policy.Always
-	old := start(t, o)
-	require.Equal(t, policy, old.Settings().Policy)
-	history := old.history()
-
-	policy.SourceLabels = metric.SourceLabels{"host", "instance"}
-	o.Policy = policy.Always
-	p := start(t, o)
-	require.Equal(t, policy, p.Settings().Policy)
-	require.Len(t, p.history(), len(history), "rows are written as before")
-	other := policy
-	other.SourceLabels = metric.SourceLabels{"rack"}
-	o.Policy = other.Always
-	third := start(t, o)
-	require.Equal(t, policy, third.Settings().Policy)
-
-	require.NoError(t, p.SetPolicy(t.Context(), other))
-	o.Policy = policy.Always
-	require.Equal(t, other, start(t, o).Settings().Policy)
-	require.ErrorContains(t, third.CheckFit(t.Context()), "--source-labels from host,instance to rack")
 }
 
 // A process is fit while its clock agrees with the servers' and its policy with the store's. It

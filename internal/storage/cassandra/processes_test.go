@@ -57,30 +57,6 @@ func TestWritesAfterARunOfAClockAhead(t *testing.T) {
 	require.Equal(t, want.Cache, got.Cache)
 }
 
-// The next fence covers what a process writes above a fence that was ahead of the clock.
-func TestDeletesAfterAFenceOfAClockAhead(t *testing.T) {
-	o := place(t)
-	_, err := startAt(t, o, time.Hour).AcquireShard(t.Context(), 0, "ahead", time.Hour)
-	require.NoError(t, err)
-	r := newRound(1)
-	p := start(t, o)
-	for range 10 {
-		require.NoError(t, p.Write(t.Context(), r.batch(0)))
-	}
-	require.NotEmpty(t, r.read(t, p).Marks)
-
-	worker := startAt(t, o, time.Minute) // that is, a minute later
-	lease, err := worker.AcquireShard(t.Context(), 1, "worker", time.Hour)
-	require.NoError(t, err)
-	require.Less(t, int64(lease.Fence), time.Now().Add(time.Hour+time.Minute).UnixMicro())
-	left := r.read(t, worker)
-	require.NoError(t, worker.DeleteCacheBlock(t.Context(), lease.Fence, storage.CacheKey{SliceKey: r.part.SliceKey}))
-	require.NoError(t, worker.DeleteMarks(t.Context(), lease.Fence, r.part, left.Marks))
-	left = r.read(t, worker)
-	require.Empty(t, left.Marks)
-	require.Empty(t, left.Cache)
-}
-
 // A process learns of another's new block size within half a slice. Blocks that were cut by the old
 // size are then refused once, to be cut anew. A worker reads the new size before it gets a lease,
 // so that it does not read marks by the old one.
@@ -127,12 +103,10 @@ func TestEpochsOfAnotherProcess(t *testing.T) {
 type interjected struct {
 	session
 	first func()
-	// reads is how many conditional statements that only read come before.
-	reads int
 }
 
 func (i *interjected) cas(ctx context.Context, stmts ...statement) (bool, error) {
-	if i.reads--; i.reads < 0 && i.first != nil {
+	if i.first != nil {
 		i.first()
 		i.first = nil
 	}
@@ -145,7 +119,7 @@ func TestEpochsAddedMeanwhile(t *testing.T) {
 	o := place(t)
 	p, other := start(t, o), start(t, o)
 	theirs := blocks.Epoch{FromMs: 2 * dayMs, BlockSize: 8}
-	p.session = &interjected{session: p.session, reads: 1, first: func() {
+	p.session = &interjected{session: p.session, first: func() {
 		require.NoError(t, other.AddEpoch(t.Context(), theirs))
 	}}
 	mine := blocks.Epoch{FromMs: 3 * dayMs, BlockSize: 16}

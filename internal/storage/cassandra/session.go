@@ -36,6 +36,9 @@ type statement struct {
 	// repeatable marks a conditional statement that the driver may send again. Its caller must
 	// expect a refusal that is due to the statement's own effect.
 	repeatable bool
+	// serial marks a read that sees the outcome of every conditional statement before it: the servers
+	// finish those that are under way.
+	serial bool
 }
 
 func stmt(cql string, args ...any) statement { return statement{cql: cql, args: args} }
@@ -120,6 +123,9 @@ func (d *driver) page(ctx context.Context, st statement, size int, from []byte, 
 	f, err := speculate(ctx, d.nodes, func(ctx context.Context) (found, error) {
 		q := d.ContextQuery(ctx, st.cql, nil).Bind(st.args...)
 		q.Query.PageSize(size).PageState(from).Idempotent(true).RetryPolicy(d.retry)
+		if st.serial {
+			q.Query.Consistency(gocql.Consistency(gocql.LocalSerial))
+		}
 		it := q.Iter()
 		f := found{reflect.New(reflect.TypeOf(dest).Elem()), it.PageState()}
 		return f, it.Select(f.rows.Interface())

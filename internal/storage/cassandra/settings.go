@@ -33,24 +33,32 @@ const (
 const (
 	settingVersion = "schema_version"
 	settingStore   = "store"
-	settingEpochs  = "epochs"
 	settingNextID  = "next_schedule_id"
 	settingHome    = "home_data_center"
-	settingPolicy  = "policies"
 )
 
-// storeSettings is how settings are stored. Like the others that is JSON, which any tool can show.
-type storeSettings struct {
-	Ladder          string `json:"ladder"`
-	GroupSize       int    `json:"group_size"`
-	IndexPartitions int    `json:"index_partitions"`
+// record is the setting "store": what all processes of the store agree on. It is JSON, which any
+// tool can show.
+type record struct {
+	Ladder          string           `json:"ladder"`
+	GroupSize       int              `json:"group_size"`
+	IndexPartitions int              `json:"index_partitions"`
+	Epochs          blocks.Epochs    `json:"epochs"`
+	Policies        storage.Policies `json:"policies,omitempty"` // none before a process has opened the store
+
+	ladder metric.Ladder
+	text   string // as stored
 }
 
 // readSetting returns the value of a setting, "" if there is none.
 func readSetting(ctx context.Context, s session, name string) (string, error) {
+	return textOf(ctx, s, name, stmt(cqlReadSetting, name))
+}
+
+func textOf(ctx context.Context, s session, name string, st statement) (string, error) {
 	found, err := all[struct {
 		Value string `db:"value"`
-	}](ctx, s, stmt(cqlReadSetting, name))
+	}](ctx, s, st)
 	if err != nil {
 		return "", fmt.Errorf("read setting %s: %w", name, err)
 	}
@@ -77,48 +85,44 @@ func swap(name, old, value string) statement {
 	return stmt(cqlSwapSetting, value, name, old)
 }
 
-func readSettings(ctx context.Context, s session) (storage.Settings, error) {
-	var out storage.Settings
-	text, err := readSetting(ctx, s, settingStore)
+// readRecord returns the record as the last change has left it, even one with unknown outcome: that
+// may be accepted, and not yet visible to other reads.
+func readRecord(ctx context.Context, s session) (*record, error) {
+	st := stmt(cqlReadSetting, settingStore)
+	st.serial = true
+	text, err := textOf(ctx, s, settingStore, st)
 	if err != nil {
-		return out, err
+		return nil, err
 	}
-	v, err := decodeSetting[storeSettings](settingStore, text)
+	return decodeRecord(text)
+}
+
+func decodeRecord(text string) (*record, error) {
+	r := &record{text: text}
+	err := json.Unmarshal([]byte(text), r)
+	if err == nil {
+		r.ladder, err = metric.ParseLadder(r.Ladder)
+	}
+	if err == nil && len(r.Epochs) == 0 {
+		err = errors.New("it has no epochs")
+	}
+	var epochs blocks.Epochs
+	for i := 0; err == nil && i < len(r.Epochs); i++ {
+		epochs, err = epochs.Add(r.Epochs[i])
+	}
 	if err != nil {
-		return out, err
+		return nil, fmt.Errorf("%w: setting %s %q: %w", storage.ErrCorrupt, settingStore, text, err)
 	}
-	out.GroupSize, out.IndexPartitions = v.GroupSize, v.IndexPartitions
-	if out.Ladder, err = metric.ParseLadder(v.Ladder); err != nil {
-		return out, fmt.Errorf("%w: setting %s: %w", storage.ErrCorrupt, settingStore, err)
-	}
-	out.Epochs, _, err = readEpochs(ctx, s)
-	return out, err
+	return r, nil
 }
 
-// agreed reads a setting that processes change in turn; "" if there is none.
-func agreed(ctx context.Context, s session, name string) (string, error) {
-	// A change with unknown outcome may be accepted but not yet visible to reads. A condition makes
-	// the servers finish such a change before they evaluate it. This condition is never met.
-	if _, err := s.cas(ctx, stmt(cqlSwapSetting, "", name, "").again()); err != nil {
-		return "", fmt.Errorf("read setting %s: %w", name, err)
-	}
-	return readSetting(ctx, s, name)
-}
-
-func decodeSetting[T any](name, text string) (value T, err error) {
-	if err = json.Unmarshal([]byte(text), &value); err != nil {
-		err = fmt.Errorf("%w: setting %s %q: %w", storage.ErrCorrupt, name, text, err)
-	}
-	return value, err
-}
-
-// replace writes the value of a setting if old is what is stored. It returns ErrConflict if it is not.
-func replace(ctx context.Context, s session, name, old string, value any) error {
-	text, err := json.Marshal(value)
+// write stores the record. It returns ErrConflict if another process has changed what was read.
+func (r *record) write(ctx context.Context, s session) error {
+	text, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	ok, err := swapSetting(ctx, s, name, old, string(text))
+	ok, err := swapSetting(ctx, s, settingStore, r.text, string(text))
 	if err == nil && !ok {
 		err = errChanged
 	}
@@ -127,73 +131,26 @@ func replace(ctx context.Context, s session, name, old string, value any) error 
 
 var errChanged = fmt.Errorf("another process has changed it: %w", storage.ErrConflict)
 
-// readEpochs returns the epochs, and their stored text to compare with.
-func readEpochs(ctx context.Context, s session) (blocks.Epochs, string, error) {
-	text, err := agreed(ctx, s, settingEpochs)
-	if err != nil {
-		return nil, "", err
-	}
-	list, err := decodeSetting[blocks.Epochs](settingEpochs, text)
-	if err == nil && len(list) == 0 {
-		err = fmt.Errorf("%w: setting %s %q", storage.ErrCorrupt, settingEpochs, text)
-	}
-	var out blocks.Epochs
-	for i := 0; i < len(list) && err == nil; i++ {
-		if out, err = out.Add(list[i]); err != nil {
-			err = fmt.Errorf("%w: setting %s %q: %w", storage.ErrCorrupt, settingEpochs, text, err)
+func (r *record) settings() storage.Settings {
+	return storage.Settings{Ladder: r.ladder, GroupSize: r.GroupSize, IndexPartitions: r.IndexPartitions, Epochs: r.Epochs}
+}
+
+// withPolicy returns the record, with the policy of this process if nobody has recorded one.
+func (r *record) withPolicy(ctx context.Context, s session, opts *Options) (*record, error) {
+	for len(r.Policies) == 0 && opts.Policy != nil {
+		first, err := opts.Policy(r.ladder)
+		if err != nil {
+			return nil, err
+		}
+		r.Policies = r.Policies.Set(first, 0)
+		if err := r.write(ctx, s); err == nil || !errors.Is(err, storage.ErrConflict) {
+			return r, err
+		}
+		if r, err = readRecord(ctx, s); err != nil {
+			return nil, err
 		}
 	}
-	return out, text, err
-}
-
-// readPolicies returns the policies, and their stored text to compare with; "" if there are none.
-func readPolicies(ctx context.Context, s session) (storage.Policies, string, error) {
-	text, err := agreed(ctx, s, settingPolicy)
-	if err != nil || text == "" {
-		return nil, "", err
-	}
-	found, err := decodePolicies(text)
-	return found, text, err
-}
-
-func decodePolicies(text string) (storage.Policies, error) {
-	found, err := decodeSetting[storage.Policies](settingPolicy, text)
-	if err == nil && len(found) == 0 {
-		err = fmt.Errorf("%w: setting %s %q", storage.ErrCorrupt, settingPolicy, text)
-	}
-	return found, err
-}
-
-// policies returns the recorded policies. If there are none, or the last one lacks settings that an earlier version
-// did not have, it records those of this process.
-func policies(ctx context.Context, s session, opts *Options, l metric.Ladder) (storage.Policies, error) {
-	found, old, err := readPolicies(ctx, s)
-	switch {
-	case err != nil:
-		return nil, err
-	case opts.Policy == nil && found == nil:
-		return storage.Policies(nil).Set(storage.Policy{}, 0), nil
-	case opts.Policy == nil || found != nil && found.Now().SourceLabels != nil:
-		return found, nil
-	}
-	first, err := opts.Policy(l)
-	if err != nil {
-		return nil, err
-	}
-	next := storage.Policies(nil).Set(first, 0)
-	if found != nil {
-		var lacks bool
-		if next, lacks = found.Completed(first); !lacks {
-			return found, nil
-		}
-	}
-	if err := replace(ctx, s, settingPolicy, old, next); err != nil && !errors.Is(err, storage.ErrConflict) {
-		return nil, err
-	}
-	if found, _, err = readPolicies(ctx, s); err == nil && found == nil {
-		err = fmt.Errorf("%w: setting %s disappeared right after it was written", storage.ErrCorrupt, settingPolicy)
-	}
-	return found, err
+	return r, nil
 }
 
 // SetPolicy implements storage.Store. Rows keep the TTL that they were written with, so earlier
@@ -203,42 +160,41 @@ func (s *Store) SetPolicy(ctx context.Context, p storage.Policy) error {
 	if err := checkRetention(ctx, s.session, p.Retention, s.clk.Now()); err != nil {
 		return named(op, err)
 	}
-	found, text, err := readPolicies(ctx, s.session)
+	r, err := readRecord(ctx, s.session)
 	if err != nil {
 		return named(op, err)
 	}
 	known, none := s.policy(), storage.Policy{}
-	var next storage.Policies
 	switch {
-	case len(found) == 0 && known.Equal(none):
-		next = found.Set(p, 0)
-	case len(found) > 0 && found.Now().Equal(known):
-		next = found.Set(p, s.clk.Now().UnixMilli())
+	case len(r.Policies) == 0 && known.Equal(none):
+		r.Policies = r.Policies.Set(p, 0)
+	case len(r.Policies) > 0 && r.Policies.Now().Equal(known):
+		r.Policies = r.Policies.Set(p, s.clk.Now().UnixMilli())
 	default:
 		return named(op, errChanged)
 	}
-	if err := replace(ctx, s.session, settingPolicy, text, next); err != nil {
+	if err := r.write(ctx, s.session); err != nil {
 		return named(op, err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.policies = next
+	s.policies = r.Policies
 	return nil
 }
 
 // checkPolicy returns an error if the store's policy is no longer the one that this process uses.
 // Processes with different policies would acknowledge data into slices that others have completed.
 func (s *Store) checkPolicy(ctx context.Context) error {
-	text, err := readSetting(ctx, s.session, settingPolicy)
-	if err != nil || text == "" {
-		return err // nobody has recorded one, and this process does not
-	}
-	found, err := decodePolicies(text)
+	text, err := readSetting(ctx, s.session, settingStore)
 	if err != nil {
 		return err
 	}
+	r, err := decodeRecord(text)
+	if err != nil || len(r.Policies) == 0 { // nobody has recorded one, and this process does not
+		return err
+	}
 	var changed []string
-	for _, d := range s.policy().Differences(found.Now(), s.ladder) {
+	for _, d := range s.policy().Differences(r.Policies.Now(), s.ladder) {
 		changed = append(changed, fmt.Sprintf("--%s from %s to %s", d[0].Flag, d[0].Text, d[1].Text))
 	}
 	if len(changed) == 0 {
@@ -268,20 +224,15 @@ func recordSettings(ctx context.Context, s session, opts *Options, localDC strin
 		return storage.Settings{}, err
 	}
 	first := opts.Settings.OrNew()
-	// The epochs come first: whoever finds the settings finds them too.
-	v := storeSettings{Ladder: first.Ladder.String(), GroupSize: first.GroupSize, IndexPartitions: first.IndexPartitions}
-	for _, row := range []struct {
-		name  string
-		value any
-	}{{settingEpochs, first.Epochs}, {settingStore, v}} {
-		if err := replace(ctx, s, row.name, "", row.value); err != nil && !errors.Is(err, storage.ErrConflict) {
-			return storage.Settings{}, err
-		}
+	made := &record{Ladder: first.Ladder.String(), GroupSize: first.GroupSize, IndexPartitions: first.IndexPartitions, Epochs: first.Epochs}
+	if err := made.write(ctx, s); err != nil && !errors.Is(err, storage.ErrConflict) {
+		return storage.Settings{}, err
 	}
-	recorded, err := readSettings(ctx, s)
+	r, err := readRecord(ctx, s)
 	if err != nil {
-		return recorded, err
+		return storage.Settings{}, err
 	}
+	recorded := r.settings()
 	return recorded, checkSettings(&recorded, &opts.Settings, opts.Keyspace)
 }
 
@@ -401,32 +352,31 @@ func (s *Store) Settings() storage.Settings {
 func (s *Store) AddEpoch(ctx context.Context, e blocks.Epoch) error {
 	const op = "add epoch"
 	known := s.Settings().Epochs
-	epochs, text, err := readEpochs(ctx, s.session)
+	r, err := readRecord(ctx, s.session)
 	if err != nil {
 		return named(op, err)
 	}
-	if epochs[len(epochs)-1] == e {
-		s.setEpochs(epochs)
+	s.setEpochs(r.Epochs)
+	if r.Epochs[len(r.Epochs)-1] == e {
 		return nil
 	}
-	if !slices.Equal(known, epochs) {
-		s.setEpochs(epochs)
+	if !slices.Equal(known, r.Epochs) {
 		return named(op, errChanged)
 	}
-	next, err := epochs.Add(e)
+	r.Epochs, err = r.Epochs.Add(e)
 	if errors.Is(err, blocks.ErrEpochTooSoon) {
 		return fmt.Errorf("%s: %w: %w", op, storage.ErrConflict, err)
 	}
+	if err == nil {
+		err = storage.CheckUnused(ctx, s, s.ladder, e)
+	}
+	if err == nil {
+		err = r.write(ctx, s.session)
+	}
 	if err != nil {
 		return named(op, err)
 	}
-	if err := storage.CheckUnused(ctx, s, s.ladder, e); err != nil {
-		return named(op, err)
-	}
-	if err := replace(ctx, s.session, settingEpochs, text, next); err != nil {
-		return named(op, err)
-	}
-	s.setEpochs(next)
+	s.setEpochs(r.Epochs)
 	return nil
 }
 
@@ -448,10 +398,10 @@ func (s *Store) refreshEpochs(ctx context.Context) (changed bool, err error) {
 	if age < s.ladder.WidthMs(metric.Raw+1)/2 {
 		return false, nil
 	}
-	epochs, _, err := readEpochs(ctx, s.session)
+	r, err := readRecord(ctx, s.session)
 	if err != nil {
 		return false, err
 	}
-	s.setEpochs(epochs)
-	return !slices.Equal(known, epochs), nil
+	s.setEpochs(r.Epochs)
+	return !slices.Equal(known, r.Epochs), nil
 }

@@ -103,19 +103,23 @@ func open(ctx context.Context, session session, opts *Options, localDC string) (
 	if err := checkVersion(ctx, session, opts); err != nil {
 		return nil, err
 	}
-	recorded, err := readSettings(ctx, session)
+	r, err := readRecord(ctx, session)
 	if err != nil {
 		return nil, err
 	}
+	recorded := r.settings()
 	if err := checkSettings(&recorded, &opts.Settings, opts.Keyspace); err != nil {
 		return nil, err
 	}
 	if err := checkHome(ctx, session, opts.Keyspace, localDC); err != nil {
 		return nil, err
 	}
-	policies, err := policies(ctx, session, opts, recorded.Ladder)
-	if err != nil {
+	if r, err = r.withPolicy(ctx, session, opts); err != nil {
 		return nil, err
+	}
+	policies := r.Policies
+	if len(policies) == 0 {
+		policies = policies.Set(storage.Policy{}, 0)
 	}
 	if err := checkRetention(ctx, session, policies.Now().Retention, opts.Clock.Now()); err != nil {
 		return nil, err
@@ -124,7 +128,7 @@ func open(ctx context.Context, session session, opts *Options, localDC string) (
 		session: session, clk: opts.Clock, log: opts.Logger,
 		stamps: &timestamps{clk: opts.Clock}, policies: policies,
 		ladder: recorded.Ladder, groupSize: recorded.GroupSize, shards: recorded.IndexPartitions,
-		epochs: recorded.Epochs, epochsRead: clock.Read(opts.Clock),
+		epochs: r.Epochs, epochsRead: clock.Read(opts.Clock),
 	}
 	if err := warnOfOneCopy(ctx, session, opts, localDC); err != nil {
 		return nil, err
