@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 
 	"github.com/quern/quern/internal/storage"
 )
@@ -12,14 +13,16 @@ import (
 // when a request times out or a server is overloaded, and grows by one for each full bound of
 // answers (additive increase, multiplicative decrease, as TCP does: Chiu and Jain 1989).
 type limiter struct {
-	max int
+	// room holds a token for each request that may be sent now.
+	room    chan struct{}
+	waiting atomic.Int64
 
-	mu      sync.Mutex
-	limit   float64
-	running int
+	mu    sync.Mutex
+	limit float64
+	// tokens counts those in room and those of the requests that are running.
+	tokens int
 	// era counts the cuts. A request sent before the last cut says nothing about the new bound.
-	era     int
-	waiting []chan struct{}
+	era int
 	// answered counts the requests that have ended, by outcome.
 	answered map[string]int
 }
@@ -28,7 +31,24 @@ type limiter struct {
 const leastInFlight = 4
 
 func newLimiter(most int) *limiter {
-	return &limiter{max: most, limit: float64(most), answered: make(map[string]int)}
+	l := &limiter{room: make(chan struct{}, most), limit: float64(most), answered: make(map[string]int)}
+	l.fit()
+	return l
+}
+
+// fit brings the tokens to the bound, as far as they are in room. l.mu is held.
+func (l *limiter) fit() {
+	for ; l.tokens < int(l.limit); l.tokens++ {
+		l.room <- struct{}{}
+	}
+	for l.tokens > int(l.limit) {
+		select {
+		case <-l.room:
+			l.tokens--
+		default:
+			return
+		}
+	}
 }
 
 // do runs request when there is room for it. The error is the request's, or ctx's.
@@ -43,37 +63,15 @@ func (l *limiter) do(ctx context.Context, request func() error) error {
 }
 
 func (l *limiter) enter(ctx context.Context) (era int, err error) {
-	if ctx.Err() != nil {
-		return 0, convert(ctx, ctx.Err())
-	}
-	l.mu.Lock()
-	if l.running < int(l.limit) {
-		l.running++
-		defer l.mu.Unlock()
-		return l.era, nil
-	}
-	turn := make(chan struct{}, 1)
-	l.waiting = append(l.waiting, turn)
-	l.mu.Unlock()
-	select {
-	case <-turn:
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return l.era, nil
-	case <-ctx.Done():
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	select {
-	case <-turn: // the turn came at the same moment; pass it on
-		l.running--
-		l.admit()
-	default:
-		for i, w := range l.waiting {
-			if w == turn {
-				l.waiting = append(l.waiting[:i], l.waiting[i+1:]...)
-				break
-			}
+	l.waiting.Add(1)
+	defer l.waiting.Add(-1)
+	if ctx.Err() == nil {
+		select {
+		case <-l.room:
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			return l.era, nil
+		case <-ctx.Done():
 		}
 	}
 	return 0, convert(ctx, ctx.Err())
@@ -82,18 +80,19 @@ func (l *limiter) enter(ctx context.Context) (era int, err error) {
 func (l *limiter) leave(era int, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.running--
 	l.answered[outcome(err)]++
+	most := float64(cap(l.room))
 	switch {
 	case errors.Is(err, storage.ErrTimeout) || errors.Is(err, storage.ErrOverloaded):
 		if era == l.era {
-			l.limit = max(l.limit/2, min(leastInFlight, float64(l.max)))
+			l.limit = max(l.limit/2, min(leastInFlight, most))
 			l.era++
 		}
 	case err == nil:
-		l.limit = min(l.limit+1/l.limit, float64(l.max))
+		l.limit = min(l.limit+1/l.limit, most)
 	}
-	l.admit()
+	l.tokens-- // the request's own: fit makes another if there is room
+	l.fit()
 }
 
 // outcomes are the possible outcomes of a request.
@@ -120,18 +119,9 @@ func (l *limiter) requests(outcome string) int {
 	return l.answered[outcome]
 }
 
-// admit lets waiting requests in while there is room. l.mu is held.
-func (l *limiter) admit() {
-	for len(l.waiting) > 0 && l.running < int(l.limit) {
-		l.running++
-		l.waiting[0] <- struct{}{}
-		l.waiting = l.waiting[1:]
-	}
-}
-
 // state returns the bound, and how many requests are running and waiting.
 func (l *limiter) state() (limit, running, waiting int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return int(l.limit), l.running, len(l.waiting)
+	return int(l.limit), l.tokens - len(l.room), int(l.waiting.Load())
 }
