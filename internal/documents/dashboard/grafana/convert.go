@@ -3,14 +3,14 @@
 package grafana
 
 import (
+	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/quern/quern/internal/documents/dashboard"
 	"github.com/quern/quern/internal/metric"
@@ -21,27 +21,25 @@ import (
 const MaxBytes = 4 << 20
 
 // Convert makes a dashboard of Grafana's JSON, as exported for sharing or as its API returns it. A dashboard of Quern
-// is returned as it is. notes say what of Grafana's has no counterpart, in the order of the text.
+// is returned as it is. notes say what of Grafana's has no counterpart, in the order of the text. What exceeds a limit
+// of Quern is an error.
 func Convert(text []byte) (d *dashboard.Dashboard, notes []string, err error) {
 	if len(text) > MaxBytes {
 		return nil, nil, fmt.Errorf("the text has %d bytes, at most %d are allowed", len(text), MaxBytes)
 	}
-	from := parse(text)
-	if _, object := from.v.(map[string]any); !object || from.at("format").v != nil {
+	var in original
+	if err := json.Unmarshal(text, &in); err != nil && !isOfField(err) || in.Format != nil {
 		d, err := dashboard.Decode(text) // also says what is wrong with a text that is no JSON object
 		return d, nil, err
 	}
+	from := cmp.Or(in.Dashboard, in.Spec, &in)
 	switch {
-	case from.has("dashboard"):
-		from = from.at("dashboard")
-	case from.has("apiVersion") && from.has("spec"):
-		from = from.at("spec")
-	}
-	panels, rows := from.at("panels").v != nil, from.at("rows").v != nil
-	switch {
-	case from.at("elements").v != nil && !panels:
+	case from.Panels != nil:
+	case from.Elements != nil:
 		return nil, nil, errors.New("this is Grafana's dashboard schema v2: export it with the model \"Classic\", which this version reads")
-	case !panels && !rows:
+	case from.Rows != nil:
+		return nil, nil, errors.New("this is of a Grafana before version 5: import it into a newer one, and export it from there")
+	default:
 		return nil, nil, fmt.Errorf("this is no dashboard: one of Quern has \"format\": %d, and one of Grafana has \"panels\"", dashboard.Format)
 	}
 	c := converter{known: map[string]bool{}}
@@ -53,84 +51,63 @@ func Convert(text []byte) (d *dashboard.Dashboard, notes []string, err error) {
 	return d, c.notes, err
 }
 
+// isOfField returns whether err is about one field, which has been left out. The files were written by many versions of
+// Grafana and of its plugins, which have fields of several types.
+func isOfField(err error) bool {
+	kind := (*json.UnmarshalTypeError)(nil)
+	return errors.As(err, &kind) && kind.Field != ""
+}
+
+// original is a dashboard of Grafana, as far as it is looked at.
+type original struct {
+	Format             json.RawMessage // only in one of Quern
+	Dashboard, Spec    *original       // in the answers of Grafana's API
+	Elements, Rows     json.RawMessage // in schemas that are not read
+	Title, Description string
+	Refresh            string
+	Tags               []string
+	Time               struct{ From, To string }
+	Templating         struct{ List []variable }
+	Annotations        struct{ List []struct{ BuiltIn any } }
+	Panels             []panel
+}
+
 // converter makes one dashboard.
 type converter struct {
 	notes  []string
 	known  map[string]bool // variables
 	panels []dashboard.Panel
-	full   bool
 }
 
 func (c *converter) note(format string, args ...any) {
-	c.notes = append(c.notes, fmt.Sprintf(format, args...))
+	c.notes = append(c.notes, fmt.Sprintf(format, excerpt.Args(args)...))
 }
 
-// first returns the first elements of a list that is too long, and says so.
-func (c *converter) first(where, what string, list []value, most int) []value {
-	if len(list) <= most {
-		return list
-	}
-	c.note("%s: only the first %d %s are kept", where, most, what)
-	return list[:most]
-}
-
-// clip returns the beginning of a text that is too long, and says so.
-func (c *converter) clip(where, text string, most int) string {
-	if len(text) <= most {
-		return text
-	}
-	c.note("%s: it has %d bytes, cut off after %d", where, len(text), most)
-	for most > 0 && !utf8.RuneStart(text[most]) {
-		most--
-	}
-	return text[:most]
-}
-
-// line is clip for what must be one line.
-func (c *converter) line(where, text string, most int) string {
-	text = strings.TrimSpace(strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return ' '
-		}
-		return r
-	}, text))
-	return c.clip(where, text, most)
-}
-
-func (c *converter) dashboard(from value) *dashboard.Dashboard {
-	d := &dashboard.Dashboard{
-		Format: dashboard.Format, Title: c.line("the title", from.text("title"), dashboard.MaxTitle),
-		Description: c.clip("the description", from.text("description"), dashboard.MaxText),
-	}
-	if d.Title == "" {
-		d.Title = "Untitled"
-		c.note("the dashboard has no title")
-	}
-	for _, t := range c.first("the dashboard", "tags", from.list("tags"), dashboard.MaxTags) {
-		if tag := c.line("tag", t.word(), dashboard.MaxName); tag != "" {
-			d.Tags = append(d.Tags, tag)
-		}
-	}
-	begin, end := from.text("time.from"), from.text("time.to")
+func (c *converter) dashboard(from *original) *dashboard.Dashboard {
+	d := &dashboard.Dashboard{Format: dashboard.Format, Title: from.Title, Description: from.Description, Tags: from.Tags}
+	begin, end := from.Time.From, from.Time.To
 	if back, ok := strings.CutPrefix(begin, "now-"); ok && end == "now" && isSpan(back) {
 		d.Range = back
 	} else if begin+end != "" {
-		c.note("the time range from %s to %s is left out: ranges go from a span ago until now", excerpt.Quoted(begin), excerpt.Quoted(end))
+		c.note("the time range from %q to %q is left out: ranges go from a span ago until now", begin, end)
 	}
-	if refresh := from.text("refresh"); isSpan(refresh) {
-		d.Refresh = refresh
-	} else if refresh != "" {
-		c.note("refresh %s is left out", excerpt.Quoted(refresh))
+	if isSpan(from.Refresh) {
+		d.Refresh = from.Refresh
+	} else if from.Refresh != "" {
+		c.note("refresh %q is left out", from.Refresh)
 	}
-	for _, v := range c.first("the dashboard", "variables", from.list("templating.list"), dashboard.MaxVariables) {
-		if made, ok := c.variable(v); ok {
-			d.Variables = append(d.Variables, made)
+	for i := range from.Templating.List {
+		if v, ok := c.variable(&from.Templating.List[i]); ok {
+			d.Variables = append(d.Variables, v)
 		}
 	}
-	if others := from.list("annotations.list"); len(others) > 1 || len(others) == 1 && others[0].whole("builtIn", 0, 1) != 1 {
-		c.note("annotations are left out")
+	for _, a := range from.Annotations.List {
+		if a.BuiltIn == nil {
+			c.note("annotations are left out")
+			break
+		}
 	}
-	c.sections(from)
+	c.layOut(from.Panels)
 	d.Panels = c.panels
 	return d
 }
@@ -138,139 +115,94 @@ func (c *converter) dashboard(from value) *dashboard.Dashboard {
 // isSpan returns whether a dashboard may have a span.
 func isSpan(text string) bool {
 	d, err := metric.ParseSpan(text)
-	return err == nil && d >= time.Second && len(text) <= dashboard.MaxUnit
+	return err == nil && d >= time.Second
 }
 
-var (
-	// variableName is what Quern allows as the name of a variable.
-	variableName = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)
-	// labelValues is the query of a variable: label_values(label), or label_values(selector, label).
-	labelValues = regexp.MustCompile(`(?s)^\s*label_values\(\s*(?:(.*),)?\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*\)\s*$`)
-)
+// variable is one of Grafana. Query is a text, or an object with a text; Value is a text or a list.
+type variable struct {
+	Name, Type, Label, Regex, Definition string
+	Query                                any
+	Multi, IncludeAll, Auto              bool
+	Current                              struct{ Value any }
+}
+
+// labelValues is the query of a variable: label_values(label), or label_values(selector, label).
+var labelValues = regexp.MustCompile(`(?s)^\s*label_values\(\s*(?:(.*),)?\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*\)\s*$`)
 
 // variable converts a variable. ok is false if it is left out.
-func (c *converter) variable(from value) (v dashboard.Variable, ok bool) {
-	name, kind := from.text("name"), from.text("type")
-	where := "variable " + excerpt.Quoted(name)
+func (c *converter) variable(from *variable) (v dashboard.Variable, ok bool) {
+	where := "variable " + excerpt.Quoted(from.Name)
 	switch {
-	case !variableName.MatchString(name) || len(name) > dashboard.MaxName || strings.HasPrefix(name, "__"):
-		c.note("%s: this cannot be a name, left out", where)
-		return v, false
-	case c.known[name]:
-		c.note("%s: there are two of this name, the second is left out", where)
-		return v, false
-	case kind == "datasource":
+	case from.Type == "datasource":
 		c.note("%s: there is one data source, Quern itself; left out", where)
 		return v, false
-	case kind == "adhoc":
+	case from.Type == "adhoc":
 		c.note("%s: kind adhoc is not supported, left out", where)
 		return v, false
 	}
-	c.known[name] = true
-	v = dashboard.Variable{
-		Name: name, Label: c.line(where+": the label", from.text("label"), dashboard.MaxTitle),
-		Multi: from.flag("multi") || from.flag("includeAll"), Value: c.chosen(where, from.at("current")),
+	c.known[from.Name] = true
+	query, _ := from.Query.(string)
+	if object, ok := from.Query.(map[string]any); ok {
+		query, _ = object["query"].(string)
 	}
-	query := from.at("query").word()
-	for _, path := range []string{"query.query", "definition"} {
-		if query == "" {
-			query = from.text(path)
-		}
-	}
-	v.Kind = dashboard.FreeText
-	switch kind {
+	query = cmp.Or(query, from.Definition)
+	v = dashboard.Variable{Name: from.Name, Label: from.Label, Kind: dashboard.FreeText, Value: chosen(from.Current.Value)}
+	switch from.Type {
 	case "query":
-		c.byQuery(where, query, from, &v)
+		if from.Regex != "" {
+			c.note("%s: its regular expression is left out, all values are offered", where)
+		}
+		if found := labelValues.FindStringSubmatch(query); found != nil {
+			v.Kind, v.Of, v.Selector = dashboard.ByLabel, found[2], c.expression(where, strings.TrimSpace(found[1]))
+		} else {
+			c.note("%s: the query %q is not supported, it became a text", where, query)
+		}
 	case "custom", "interval":
-		if from.flag("auto") {
+		if from.Auto {
 			c.note("%s: the value auto is left out", where)
 		}
-		v.Values = c.choices(where, query)
+		v.Kind, v.Values = dashboard.ByList, choices(query)
 		v.Value = slices.DeleteFunc(v.Value, func(s string) bool { return !slices.Contains(v.Values, s) })
-		if len(v.Values) > 0 {
-			v.Kind = dashboard.ByList
-		} else {
-			c.note("%s: there are no values to choose from, it became a text", where)
-		}
 	case "textbox", "constant":
 		if len(v.Value) == 0 && query != "" {
-			v.Value = []string{c.clip(where+": the value", query, dashboard.MaxTitle)}
+			v.Value = []string{query}
 		}
 	default:
-		c.note("%s: kind %s is not supported, it became a text", where, excerpt.Of(kind))
+		c.note("%s: kind %s is not supported, it became a text", where, from.Type)
 	}
-	if v.Kind == dashboard.FreeText {
-		v.Multi = false
-	}
-	if !v.Multi && len(v.Value) > 1 {
-		v.Value = v.Value[:1]
+	if v.Multi = v.Kind != dashboard.FreeText && (from.Multi || from.IncludeAll); !v.Multi {
+		v.Value = v.Value[:min(len(v.Value), 1)]
 	}
 	return v, true
 }
 
-func (c *converter) byQuery(where, query string, from value, v *dashboard.Variable) {
-	if from.has("regex") {
-		c.note("%s: its regular expression is left out, all values are offered", where)
-	}
-	var found []string
-	if len(query) <= dashboard.MaxExpr {
-		found = labelValues.FindStringSubmatch(query)
-	}
-	if found == nil {
-		c.note("%s: the query %s is not supported, it became a text", where, excerpt.Quoted(query))
-		return
-	}
-	v.Kind, v.Of = dashboard.ByLabel, c.clip(where+": the label", found[2], dashboard.MaxTitle)
-	v.Selector = c.expression(where, strings.TrimSpace(found[1]))
-}
-
 // chosen returns what is chosen in a variable; nothing stands for all.
-func (c *converter) chosen(where string, current value) (out []string) {
-	chosen := []value{current.at("value")}
-	if _, several := chosen[0].v.([]any); several {
-		chosen = c.first(where, "chosen values", current.list("value"), dashboard.MaxValues)
-	}
-	for _, one := range chosen {
-		if value := one.word(); value != "" && value != "$__all" && !strings.HasPrefix(value, "$__auto_interval") {
-			out = append(out, c.clip(where+": a value", value, dashboard.MaxTitle))
+func chosen(current any) (out []string) {
+	switch v := current.(type) {
+	case string:
+		if v != "" && v != "$__all" && !strings.HasPrefix(v, "$__auto_interval") {
+			out = append(out, v)
+		}
+	case []any:
+		for _, one := range v {
+			out = append(out, chosen(one)...)
 		}
 	}
 	return out
 }
 
-// choices splits the values of a list, which may have names: "one : 1, two : 2".
-func (c *converter) choices(where, text string) (out []string) {
-	seen := make(map[string]bool)
-	for rest, more := text, true; more; {
-		var one string
-		one, rest, more = cutUnescaped(rest)
+// choices splits the values of a list, which may have names: "one : 1, two : 2". A comma in a value has a \ before it.
+func choices(text string) (out []string) {
+	const comma = "\x00"
+	for one := range strings.SplitSeq(strings.ReplaceAll(text, `\,`, comma), ",") {
 		if _, value, ok := strings.Cut(one, " : "); ok {
 			one = value
 		}
-		if one = c.clip(where+": a value", strings.TrimSpace(one), dashboard.MaxTitle); one == "" || seen[one] {
-			continue
+		if one = strings.TrimSpace(strings.ReplaceAll(one, comma, ",")); one != "" && !slices.Contains(out, one) {
+			out = append(out, one)
 		}
-		if len(out) == dashboard.MaxValues {
-			c.note("%s: only the first %d values are kept", where, dashboard.MaxValues)
-			break
-		}
-		seen[one] = true
-		out = append(out, one)
 	}
 	return out
-}
-
-// cutUnescaped cuts a text at its first comma that has no \ before it.
-func cutUnescaped(text string) (before, after string, found bool) {
-	for i := 0; i < len(text); i++ {
-		switch {
-		case text[i] == '\\' && i+1 < len(text):
-			i++
-		case text[i] == ',':
-			return strings.ReplaceAll(text[:i], `\,`, ","), text[i+1:], true
-		}
-	}
-	return strings.ReplaceAll(text, `\,`, ","), "", false
 }
 
 // provided are the variables that each dashboard has without declaring them.
@@ -281,31 +213,20 @@ var reference = regexp.MustCompile(`\$(\w+)|\$\{(\w+)(?::([^}]*))?\}|\[\[(\w+)(?
 
 // expression writes the variables of an expression as Quern does, and says which there are none of.
 func (c *converter) expression(where, expr string) string {
-	unknown := ""
-	out := reference.ReplaceAllStringFunc(expr, func(text string) string {
+	return reference.ReplaceAllStringFunc(expr, func(text string) string {
 		part := reference.FindStringSubmatch(text)
 		name, format := part[1]+part[2]+part[4], part[3]+part[5]
-		switch format {
-		case "", "regex", "pipe":
-		default:
-			c.note("%s: the form %s of $%s is left out", where, excerpt.Quoted(format), excerpt.Of(name))
+		if format != "" && format != "regex" && format != "pipe" {
+			c.note("%s: the form %q of $%s is left out", where, format, name)
 		}
 		switch {
-		case provided[name]:
+		case provided[name], c.known[name] && part[1] != "":
 			return "$" + name
 		case c.known[name]:
-			if part[1] != "" {
-				return text
-			}
 			return "${" + name + "}"
-		case strings.Trim(name, "0123456789") == "":
-			return text // a group of a regular expression, as in label_replace
+		case strings.Trim(name, "0123456789") != "": // otherwise a group of a regular expression, as in label_replace
+			c.note("%s: there is no variable $%s", where, name)
 		}
-		unknown = name
 		return text
 	})
-	if unknown != "" {
-		c.note("%s: there is no variable $%s", where, excerpt.Of(unknown))
-	}
-	return out
 }
