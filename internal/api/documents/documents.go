@@ -21,9 +21,9 @@ import (
 )
 
 const (
-	// decodedFactor is how many times the memory of a body is taken by what is made of it: the copies of its parts, the
-	// document, and its JSON. bodyBytes is what the smallest takes.
-	decodedFactor = 8
+	// decodedFactor is how many times the memory of a body is taken by what is made of it, which is most for a list of
+	// very many small elements: these are refused after they have been read. bodyBytes is what the smallest takes.
+	decodedFactor = 40
 	bodyBytes     = 64 << 10
 	// sentFactor is how many times the memory of a stored document its answer takes.
 	sentFactor = 3

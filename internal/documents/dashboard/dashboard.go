@@ -3,8 +3,7 @@
 //
 //  1. What is stored, or read from a file, has passed Decode: it keeps all limits. Text in it is text; nothing here
 //     gives it a meaning, and whoever shows it must not either.
-//  2. Decoding costs time and memory in proportion to the text. A list with too many elements is refused before the
-//     elements beyond the limit are decoded.
+//  2. Decoding costs time and memory in proportion to the text.
 package dashboard
 
 import (

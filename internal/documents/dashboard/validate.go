@@ -50,6 +50,13 @@ func (p *problems) size(where, what, text string, most int) {
 	}
 }
 
+// many complains about a list that is too long.
+func (p *problems) many(where, what string, n, most int) {
+	if n > most {
+		p.add(where, "%s: there are more than %d, the limit", what, most)
+	}
+}
+
 // line complains about a text that is too long, or has more than one line.
 func (p *problems) line(where, what, text string, most int) {
 	p.size(where, what, text, most)
@@ -78,6 +85,7 @@ func (d *Dashboard) validate() error {
 	}
 	p.line("", "the title", d.Title, MaxTitle)
 	p.size("", "the description", d.Description, MaxText)
+	p.many("", "tags", len(d.Tags), MaxTags)
 	for i, tag := range d.Tags {
 		p.line(fmt.Sprintf("tag %d", i+1), "it", tag, MaxName)
 	}
@@ -86,7 +94,7 @@ func (d *Dashboard) validate() error {
 	names := make(map[string]bool)
 	for i := range d.Variables {
 		v := &d.Variables[i]
-		where := fmt.Sprintf("variable %d %s", i+1, excerpt.Quoted(v.Name))
+		where := place("variable", i, v.Name)
 		v.validate(&p, where)
 		if names[v.Name] {
 			p.add(where, "there is another variable of this name")
@@ -96,7 +104,7 @@ func (d *Dashboard) validate() error {
 	ids := make(map[int]string)
 	for i := range d.Panels {
 		panel := &d.Panels[i]
-		where := fmt.Sprintf("panel %d %s", i+1, excerpt.Quoted(panel.Title))
+		where := place("panel", i, panel.Title)
 		panel.validate(&p, where)
 		if other, taken := ids[panel.ID]; taken {
 			p.add(where, "its id %d is that of %s, too", panel.ID, other)
@@ -131,6 +139,7 @@ func (v *Variable) validate(p *problems, where string) {
 		p.add(where, "it has %d chosen values, and without \"multi\" at most one is allowed", len(v.Value))
 	}
 	for _, list := range [][]string{v.Values, v.Value} {
+		p.many(where, "values", len(list), MaxValues)
 		for _, value := range list {
 			p.size(where, "a value", value, MaxTitle)
 		}
@@ -151,6 +160,8 @@ func (panel *Panel) validate(p *problems, where string) {
 		p.add(where, "its kind is %q, and must be timeseries, stat, gauge, heatmap, table or text", panel.Kind)
 	}
 	panel.At.validate(p, where)
+	p.many(where, "queries", len(panel.Queries), MaxQueries)
+	p.many(where, "thresholds", len(panel.Thresholds), MaxThresholds)
 	for i, q := range panel.Queries {
 		p.size(where, fmt.Sprintf("the expression of query %d", i+1), q.Expr, MaxExpr)
 		p.line(where, fmt.Sprintf("the legend of query %d", i+1), q.Legend, MaxTitle)
