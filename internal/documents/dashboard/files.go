@@ -1,12 +1,10 @@
 package dashboard
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"maps"
@@ -111,34 +109,24 @@ func (f *Files) list() []Head {
 
 // read reads all files.
 func (f *Files) read() error {
-	dir, err := filepath.EvalSymlinks(f.dir) // WalkDir follows no links
-	if err != nil {
-		return err
-	}
-	all, err := paths(dir)
+	paths, err := f.paths()
 	if err != nil {
 		return err
 	}
 	f.mu.Lock()
 	before := f.of
 	f.mu.Unlock()
-	next := make(map[string]file)
-	for _, path := range all {
-		name := path
-		if short, err := filepath.Rel(dir, path); err == nil {
-			name = filepath.ToSlash(short)
+	next, failed := make(map[string]file), 0
+	for _, id := range slices.Sorted(maps.Keys(paths)) {
+		if next[id] = f.one(id, paths[id], before[id]); next[id].Problem != "" {
+			failed++
 		}
-		id := ID(strings.TrimSuffix(filepath.Base(path), suffix))
-		if first, taken := next[id]; taken {
-			return fmt.Errorf("the files %s and %s have the same id, %s: rename one", first.Origin, name, id)
-		}
-		old, ok := before[id]
-		if !ok || old.Origin != name {
-			old = file{Stored: Stored{Head: Head{ID: id, Title: id, Origin: name}}}
-		}
-		next[id] = f.one(path, old)
 	}
-	failed := f.say(before, next)
+	for id, old := range before {
+		if _, ok := next[id]; !ok {
+			f.opts.Logger.Info("file of a dashboard is gone, and the dashboard with it", "file", old.Origin, "id", id)
+		}
+	}
 	f.mu.Lock()
 	f.of = next
 	f.mu.Unlock()
@@ -147,32 +135,16 @@ func (f *Files) read() error {
 	return nil
 }
 
-// say logs what has changed. It returns the number of dashboards with a problem.
-func (f *Files) say(before, next map[string]file) (failed int) {
-	for _, id := range slices.Sorted(maps.Keys(next)) {
-		now, old := next[id], before[id]
-		switch {
-		case now.Problem != "" && (now.Problem != old.Problem || now.Origin != old.Origin):
-			f.opts.Logger.Error("file of a dashboard cannot be used as it is now", "file", now.Origin, "err", now.Problem, "earlier_in_use", now.Body != nil)
-		case now.Problem == "" && (now.digest != old.digest || now.Origin != old.Origin):
-			f.opts.Logger.Info("dashboard read from a file", "file", now.Origin, "id", id)
-		}
-		if now.Problem != "" {
-			failed++
-		}
+// paths returns the files to read by id, relative to the directory. Names that begin with a dot are left out: they are
+// those of editors, and of Kubernetes, which keeps the content of a volume below one.
+func (f *Files) paths() (map[string]string, error) {
+	dir, err := filepath.EvalSymlinks(f.dir) // WalkDir follows no links
+	if err != nil {
+		return nil, err
 	}
-	for _, id := range slices.Sorted(maps.Keys(before)) {
-		if _, ok := next[id]; !ok {
-			f.opts.Logger.Info("file of a dashboard is gone, and the dashboard with it", "file", before[id].Origin, "id", id)
-		}
-	}
-	return failed
-}
-
-// paths returns the files to read, in order. Names that begin with a dot are left out: they are those of editors, and
-// of Kubernetes, which keeps the content of a volume below one.
-func paths(dir string) (all []string, err error) {
-	err = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+	out := make(map[string]string)
+	return out, filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		name, id := strings.TrimPrefix(path, dir+string(filepath.Separator)), ID(strings.TrimSuffix(e.Name(), suffix))
 		switch {
 		case err != nil:
 			return err
@@ -183,74 +155,61 @@ func paths(dir string) (all []string, err error) {
 				return filepath.SkipDir
 			}
 		case e.IsDir() || !strings.HasSuffix(e.Name(), suffix):
-		case len(all) == maxFiles:
+		case out[id] != "":
+			return fmt.Errorf("the files %s and %s have the same id, %s: rename one", out[id], name, id)
+		case len(out) == maxFiles:
 			return fmt.Errorf("there are more than %d files of dashboards", maxFiles)
 		default:
-			all = append(all, path)
+			out[id] = name
 		}
 		return nil
 	})
-	return all, err
 }
 
-// one reads one file. If it cannot be used, it returns what there was before, with the problem.
-func (f *Files) one(path string, old file) file {
-	text, changedMs, err := readFile(path)
+// one reads one file, and logs what has changed. If the file cannot be used, what there was before stays, with the problem.
+func (f *Files) one(id, name string, before file) file {
+	next := before
+	if before.Origin != name {
+		next = file{Stored: Stored{Head: Head{ID: id, Title: id, Origin: name}}}
+	}
+	text, changedMs, err := readFile(filepath.Join(f.dir, name))
 	if err != nil {
 		text = []byte(err.Error()) // so that the same problem has the same digest
 	}
 	digest := sha256.Sum256(text)
-	if digest == old.digest {
-		return old
+	if digest == next.digest {
+		return next
 	}
-	next := old
-	next.digest, next.UpdatedMs, next.Problem = digest, changedMs, ""
+	next.digest = digest
+	var d *Dashboard
 	if err == nil {
-		next.Body, err = use(text, &next.Head)
+		d, err = Decode(text)
+	}
+	var body []byte
+	if err == nil {
+		body, err = d.Encode()
 	}
 	if err != nil {
-		old.digest, old.Problem = digest, err.Error()
-		return old
+		next.Problem = err.Error()
+		f.opts.Logger.Error("file of a dashboard cannot be used as it is now", "file", name, "err", err, "earlier_in_use", next.Body != nil)
+		return next
 	}
+	next.Body, next.Bytes, next.Title, next.UpdatedMs, next.Problem = body, len(body), d.Title, changedMs, ""
+	f.opts.Logger.Info("dashboard read from a file", "file", name, "id", id)
 	return next
-}
-
-// use makes a dashboard of a file's text.
-func use(text []byte, head *Head) (body []byte, err error) {
-	d, err := Decode(text)
-	if err != nil {
-		return nil, err
-	}
-	if body, err = d.Encode(); err != nil {
-		return nil, err
-	}
-	if len(body) > MaxBytes { // with all fields it is longer than in the file
-		return nil, invalid("the dashboard has %d bytes, at most %d are allowed", len(body), MaxBytes)
-	}
-	head.Title, head.Bytes = d.Title, len(body)
-	return body, nil
 }
 
 // readFile returns the text of a file, and when it was changed, in Unix ms.
 func readFile(path string) (text []byte, changedMs int64, err error) {
 	info, err := os.Stat(path)
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, 0, err
-	}
-	if !info.Mode().IsRegular() {
+	case !info.Mode().IsRegular():
 		return nil, 0, fmt.Errorf("%s is not a file", path) // to open a pipe would wait for a writer
-	}
-	in, err := os.Open(path)
-	if err != nil {
-		return nil, 0, err
-	}
-	defer in.Close() //nolint:errcheck // only read
-	var buf bytes.Buffer
-	if _, err := buf.ReadFrom(io.LimitReader(in, MaxBytes+1)); err != nil {
-		return nil, 0, err
-	}
-	if buf.Len() > MaxBytes {
+	case info.Size() > MaxBytes:
 		return nil, 0, fmt.Errorf("%s is larger than %d MiB", path, MaxBytes>>20)
 	}
-	return buf.Bytes(), info.ModTime().UnixMilli(), nil
+	text, err = os.ReadFile(path)
+	return text, info.ModTime().UnixMilli(), err
 }
