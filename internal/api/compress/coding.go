@@ -9,7 +9,6 @@ import (
 	"io"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 
@@ -21,9 +20,8 @@ import (
 
 // The codings, by their names in HTTP.
 const (
-	Gzip     = "gzip"
-	Zstd     = "zstd"
-	identity = "identity"
+	Gzip = "gzip"
+	Zstd = "zstd"
 )
 
 const (
@@ -36,47 +34,25 @@ const (
 	leastBytes = 1 << 10
 )
 
-// Choose returns the first of the offered codings, Gzip and Zstd, that a client prefers by its header fields
-// Accept-Encoding, or "" if it prefers to get what it asks for as it is.
-func Choose(accept []string, offered ...string) string {
-	if len(accept) == 0 {
-		return ""
-	}
-	weights := make(map[string]float64, 4)
-	for _, field := range accept {
-		for element := range strings.SplitSeq(field, ",") {
-			name, parameter, weighted := strings.Cut(element, ";")
-			name = strings.TrimPrefix(strings.ToLower(strings.TrimSpace(name)), "x-") // x-gzip is gzip
-			if name != "*" && name != identity && !slices.Contains(offered, name) {
-				continue // a client may name any number
-			}
-			weight, ok := 1.0, true
-			if weighted {
-				weight, ok = parseWeight(parameter)
-			}
-			if ok {
-				weights[name] = weight
-			}
+// choose returns the coding for a client with these header fields Accept-Encoding: Zstd, or Gzip, or "" if it accepts neither.
+func choose(accept []string) string {
+	refused := map[string]bool{}
+	for element := range strings.SplitSeq(strings.ToLower(strings.Join(accept, ",")), ",") {
+		name, parameter, _ := strings.Cut(strings.ReplaceAll(element, " ", ""), ";")
+		if name == Zstd || name == Gzip || name == "*" { // a client may name any number
+			refused[name] = strings.HasPrefix(parameter, "q=0") && strings.Trim(parameter, "q=0.") == ""
 		}
 	}
-	chosen, best := "", weights[identity]
-	for _, coding := range offered {
-		weight, named := weights[coding]
+	for _, coding := range []string{Zstd, Gzip} {
+		no, named := refused[coding]
 		if !named {
-			weight = weights["*"]
+			no, named = refused["*"]
 		}
-		if weight > 0 && (weight > best || weight == best && chosen == "") {
-			chosen, best = coding, weight
+		if named && !no {
+			return coding
 		}
 	}
-	return chosen
-}
-
-// parseWeight parses a weight such as q=0.5.
-func parseWeight(parameter string) (float64, bool) {
-	digits, ok := strings.CutPrefix(strings.ToLower(strings.TrimSpace(parameter)), "q=")
-	weight, err := strconv.ParseFloat(digits, 64)
-	return weight, ok && err == nil && weight >= 0 && weight <= 1
+	return ""
 }
 
 // encoder is a *gzip.Writer or a *zstd.Encoder.
@@ -120,7 +96,7 @@ func New(budget *limits.Budget, clients *limits.Clients) *Answers {
 // sent.
 func (a *Answers) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		out := &answer{ResponseWriter: w, of: a, coding: Choose(r.Header.Values("Accept-Encoding"), Zstd, Gzip)}
+		out := &answer{ResponseWriter: w, of: a, coding: choose(r.Header.Values("Accept-Encoding"))}
 		if r.Method == http.MethodHead {
 			out.coding = "" // there is nothing to compress, and the header is that of the answer as it is
 		}

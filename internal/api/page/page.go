@@ -7,20 +7,14 @@
 package page
 
 import (
-	"bytes"
-	"compress/gzip"
 	"crypto/rand"
-	"crypto/sha256"
 	"embed"
-	"encoding/hex"
-	"io/fs"
+	"io"
 	"net/http"
 	"path"
-	"strconv"
 	"strings"
 	"sync"
-
-	"github.com/quern/quern/internal/api/compress"
+	"time"
 )
 
 // Views are the addresses of the page. What is below them is the page's, too: it says when there is nothing.
@@ -42,44 +36,11 @@ func IsView(p string) bool {
 //go:embed dist
 var dist embed.FS
 
-// asset is a file that never changes: its name has the hash of its contents.
-type asset struct {
-	contents, zipped []byte
-	mime, tag        string
-}
-
-// assets are the files by path. They are read and compressed when a browser comes for the first time.
-var assets = sync.OnceValue(func() map[string]asset {
-	out := map[string]asset{}
-	entries, err := fs.ReadDir(dist, "dist/assets")
-	if err != nil {
-		panic(err) // the files are in the program
-	}
-	for _, e := range entries {
-		contents, err := dist.ReadFile("dist/assets/" + e.Name())
-		if err != nil {
-			panic(err)
-		}
-		sum := sha256.Sum256(contents)
-		out["/assets/"+e.Name()] = asset{contents, zip(contents), mimes[path.Ext(e.Name())], `"` + hex.EncodeToString(sum[:12]) + `"`}
-	}
-	return out
-})
-
 var mimes = map[string]string{
 	".js":  "text/javascript; charset=utf-8",
 	".css": "text/css; charset=utf-8",
 	".svg": "image/svg+xml",
 	".txt": "text/plain; charset=utf-8",
-}
-
-func zip(contents []byte) []byte {
-	var buf bytes.Buffer
-	// Neither the writer nor the level can fail.
-	w, _ := gzip.NewWriterLevel(&buf, gzip.BestCompression)
-	_, _ = w.Write(contents)
-	_ = w.Close()
-	return buf.Bytes()
 }
 
 var document = sync.OnceValue(func() string {
@@ -119,44 +80,27 @@ func Document(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cross-Origin-Opener-Policy", "same-origin")
 	// A document from a cache would have the nonce of another answer.
 	w.Header().Set("Cache-Control", "no-cache")
-	send(w, r, asset{contents: []byte(fill.Replace(document())), mime: "text/html; charset=utf-8"})
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	http.ServeContent(w, r, "", time.Time{}, strings.NewReader(fill.Replace(document())))
 }
 
-// Assets sends the files that the document names.
+// Assets sends the files that the document names. They never change: their names have the hashes of their contents.
 func Assets(w http.ResponseWriter, r *http.Request) {
-	file, ok := assets()[r.URL.Path]
 	secure(w.Header())
-	if !ok {
+	kind, known := mimes[path.Ext(r.URL.Path)]
+	file, err := dist.Open("dist" + r.URL.Path)
+	if !known || err != nil || path.Dir(r.URL.Path) != "/assets" {
 		// Such as that of a page that was opened before the server was upgraded.
 		http.Error(w, "there is no such file: load the page again", http.StatusNotFound)
 		return
 	}
-	h := w.Header()
-	h.Set("Cache-Control", "public, max-age=31536000, immutable")
-	h.Set("ETag", file.tag)
-	h.Add("Vary", "Accept-Encoding")
-	if r.Header.Get("If-None-Match") == file.tag {
-		w.WriteHeader(http.StatusNotModified)
-		return
-	}
-	send(w, r, file)
+	w.Header().Set("Cache-Control", "public, max-age=31536000, immutable")
+	w.Header().Set("Content-Type", kind)
+	http.ServeContent(w, r, "", time.Time{}, file.(io.ReadSeeker)) // as those of an embed.FS are
 }
 
 func secure(h http.Header) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Referrer-Policy", "no-referrer")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
-}
-
-func send(w http.ResponseWriter, r *http.Request, file asset) {
-	body := file.contents
-	if len(file.zipped) > 0 && len(file.zipped) < len(body) && compress.Choose(r.Header.Values("Accept-Encoding"), compress.Gzip) == compress.Gzip {
-		w.Header().Set("Content-Encoding", compress.Gzip)
-		body = file.zipped
-	}
-	w.Header().Set("Content-Type", file.mime)
-	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
-	if r.Method != http.MethodHead {
-		_, _ = w.Write(body)
-	}
 }

@@ -66,7 +66,7 @@ var rules = []rule{
 	{"internal/client/pipes", nil},
 	{"internal/query/postings", nil},
 	{"internal/api/compress", nil},
-	{"internal/api/page", []string{"internal/api/compress"}},
+	{"internal/api/page", nil},
 	{"schema", nil},
 	{"internal/access/bound", nil},
 	{"internal/access", []string{"internal/access/bound", "internal/clock", "internal/documents/shelf", "internal/storage"}},
