@@ -21,7 +21,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/url"
 	"strings"
 	"sync"
 	"time"
@@ -612,45 +611,9 @@ func (s *Server) index(w http.ResponseWriter, r *http.Request) {
 	var sb strings.Builder
 	sb.WriteString("Quern, a time-series store. This process serves:\n\n")
 	grant := access.FromContext(r.Context())
-	for _, e := range []struct{ method, path, what string }{
-		{"POST", wire.ReportsPath, "measurement reports as JSON or NDJSON"},
-		{"POST", "/api/v1/write", "Prometheus remote write"},
-		{"POST", "/api/v2/write", "Influx line protocol, also at /write and /influx/write"},
-		{"POST", "/v1/metrics", "OTLP, also at /api/v1/otlp/v1/metrics"},
-		{"POST", "/api/v1/push/collectd", "collectd's write_http, as JSON"},
-		{"POST", wire.ImportPath, "back-fill from NDJSON"},
-		{"POST", wire.AnnotationsPath, "annotations as JSON; Alertmanager's webhook at " + wire.AlertsPath},
-		{"GET", wire.AnnotationsPath, "annotations by time, tag and text"},
-		{"GET", "/api/v1/query", "PromQL at one time"},
-		{"GET", "/api/v1/query_range", "PromQL over a range"},
-		{"GET", "/api/v1/series", "series that match a selector"},
-		{"GET", "/api/v1/labels", "label names; values at /api/v1/label/NAME/values"},
-		{"GET", "/api/v1/metadata", "metric metadata"},
-		{"GET", wire.ExportPath, "raw samples as NDJSON"},
-		{"GET", wire.RollupsPath, "roll-up rows as NDJSON"},
-		{"GET", "/api/v1/points", "min, average and max over a range, in so many points"},
-		{"GET", "/api/v1/latest", "latest values"},
-		{"GET", "/api/v1/summary", "count, min, max, average and percentiles over a range"},
-		{"GET", "/api/v1/baseline", "min, max and mean of roll-up rows"},
-		{"GET", wire.DashboardsPath, "dashboards; one at /api/v1/dashboards/ID, its versions at …/ID/versions"},
-		{"PUT", wire.DashboardsPath + "/id", "store a dashboard: …/ID?base=VERSION; DELETE deletes it"},
-		{"GET", wire.GroupsPath, "groups of metrics; one at /api/v1/groups/ID, PUT and DELETE with ?base=VERSION"},
-		{"GET", wire.CardinalityPath, "series per metric, label, value and source, and by day"},
-		{"GET", wire.SourcesPath, "the sources with their last report, and their metrics"},
-		{"GET", wire.ExplainPath, "why a roll-up row is there, missing or late"},
-		{"POST", wire.ReaggregatePath, "recompute roll-up rows"},
-		{"POST", wire.VerifyPath, "compare roll-up rows with their samples"},
-		{"GET", wire.StatusPath, "outstanding slices, runs, workers, shards, errors"},
-		{"GET", wire.SlicesPath, "the slices of a time: what is ground, and by which runs"},
-		{"GET", "/api/v1/status/buildinfo", "version"},
-		{"GET", "/api/v1/status/tsdb", "the metrics, labels and values with the most series, as Prometheus has it"},
-		{"GET", "/metrics", "this process's own metrics"},
-		{"GET", "/-/healthy", "whether the process runs"},
-		{"GET", "/-/ready", "whether it can serve"},
-	} {
-		probe := http.Request{Method: e.method, URL: &url.URL{Path: e.path}}
-		if to, _, ok := s.routes.Find(&probe); ok && grant.Roles.Has(to.Role) && (grant.Bound == nil || to.Bound != route.Refused) {
-			fmt.Fprintf(&sb, "%-4s  %-28s  %s\n", e.method, e.path, e.what)
+	for _, e := range s.routes.Routes() {
+		if grant.Roles.Has(e.Role) && (grant.Bound == nil || e.Bound != route.Refused) {
+			fmt.Fprintln(&sb, e.Pattern)
 		}
 	}
 	respond.Text(w, http.StatusOK, sb.String())

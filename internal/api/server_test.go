@@ -148,9 +148,9 @@ func TestIndex(t *testing.T) {
 	w := apitest.Get(t, s, "GET", "/")
 	require.Equal(t, 200, w.Code)
 	require.Contains(t, w.Body.String(), "/api/v1/reports")
-	require.Contains(t, w.Body.String(), "/api/v1/query ")
+	require.Contains(t, w.Body.String(), "GET /api/v1/query\n")
 	require.Contains(t, w.Body.String(), "/-/ready")
-	require.NotContains(t, w.Body.String(), " /metrics")
+	require.NotContains(t, w.Body.String(), "GET /metrics\n")
 	require.NotContains(t, w.Body.String(), "query_range")
 }
 
