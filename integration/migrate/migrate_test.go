@@ -50,7 +50,6 @@ type rhq struct {
 	now     time.Time
 	raw     map[key]float64
 	rollups [3]map[key]values
-	waiting map[legacy.Waiting][]int32
 }
 
 type key struct {
@@ -111,7 +110,7 @@ func newRHQ(t *testing.T, now time.Time, n int) *rhq {
 	} {
 		require.NoError(t, session.Query(fmt.Sprintf("CREATE TABLE %s.%s (%s)", opts.Keyspace, table, columns)).Exec())
 	}
-	k := &rhq{Options: opts, session: session, now: now, raw: map[key]float64{}, waiting: map[legacy.Waiting][]int32{}}
+	k := &rhq{Options: opts, session: session, now: now, raw: map[key]float64{}}
 	for i := range k.rollups {
 		k.rollups[i] = map[key]values{}
 	}
@@ -149,19 +148,11 @@ func (k *rhq) report(id int32) {
 	last := metric.AlignDown(hour-hours(1), hours(6))
 	for t := last - hours(36); t < last; t += hours(6) {
 		if id%odd == 0 && metric.AlignDown(hour-hours(3), hours(6)) == t {
-			w := legacy.Waiting{Level: legacy.SixHours, TimeMs: t}
-			k.waiting[w] = append(k.waiting[w], id)
 			continue
 		}
 		k.aggregate(1, id, t)
 	}
 	k.aggregate(2, id, metric.AlignDown(hour, hours(24))-hours(24))
-	for _, back := range []int{1, 3} {
-		if back == 1 || id%odd == 0 {
-			w := legacy.Waiting{Level: legacy.OneHour, TimeMs: hour - hours(back)}
-			k.waiting[w] = append(k.waiting[w], id)
-		}
-	}
 }
 
 // aggregate aggregates as RHQ did: it takes the mean of averages.
@@ -216,11 +207,6 @@ func (k *rhq) store(t *testing.T) {
 				add(fmt.Sprint(i, at.schedule), "INSERT INTO "+level.Table()+" (schedule_id, time, type, value) VALUES (?, ?, ?, ?)",
 					at.schedule, at.timeMs, kind, value)
 			}
-		}
-	}
-	for w, ids := range k.waiting {
-		for _, id := range ids {
-			add(fmt.Sprint(w), "INSERT INTO metrics_index (bucket, time, schedule_id) VALUES (?, ?, ?)", w.Level.Table(), w.TimeMs, id)
 		}
 	}
 	for _, b := range batches {
@@ -356,18 +342,9 @@ func TestMigrate(t *testing.T) {
 	first := g.content()
 	k.copied(t, first)
 
-	hour := metric.AlignDown(now.UnixMilli(), hours(1))
-	for at, r := range first.rollups[0] {
-		// Where raw samples exist, the row has their count.
-		want := uint64(6)
-		if at.timeMs < hour-hours(rawHours) {
-			want = 1
-		}
-		require.Equal(t, want, r.Count, "%v", at)
-	}
-	for at, r := range first.rollups[1] {
-		if at.timeMs >= hour-hours(rawHours-6) {
-			require.EqualValues(t, 36, r.Count, "%v", at)
+	for i := range first.rollups {
+		for at, r := range first.rollups[i] {
+			require.EqualValues(t, 1, r.Count, "level %d: %v", i, at)
 		}
 	}
 
@@ -380,26 +357,20 @@ func TestMigrate(t *testing.T) {
 		same(t, first, g.content())
 	})
 
-	// The next runs fill in what is missing, and change nothing else.
+	// The next runs grind the raw samples, and change nothing else.
 	g.run(now.Add(33 * time.Minute))
 	after := g.content()
-	missing := map[key]bool{}
+	want := maps.Clone(first.rollups[0])
 	for at := range k.raw {
-		h := metric.AlignDown(at.timeMs, hours(1))
-		if _, ok := k.rollups[0][key{at.schedule, h}]; !ok {
-			missing[key{at.schedule, h}] = true
-		}
+		h := key{at.schedule, metric.AlignDown(at.timeMs, hours(1))}
+		ground := k.ground(h)
+		got, ok := after.rollups[0][h]
+		require.True(t, ok, "%v is ground", h)
+		require.Equal(t, ground.Count, got.Count)
+		require.InDelta(t, ground.Sum, got.Sum, 1e-6)
+		want[h] = got
 	}
-	grown := maps.Clone(first.rollups[0])
-	for at := range missing {
-		want := k.ground(at)
-		got, ok := after.rollups[0][at]
-		require.True(t, ok, "%v is ground", at)
-		require.Equal(t, want.Count, got.Count)
-		require.InDelta(t, want.Sum, got.Sum, 1e-6)
-		grown[at] = got
-	}
-	require.Equal(t, grown, after.rollups[0], "no other hour was touched")
+	require.Equal(t, want, after.rollups[0], "no other hour was touched")
 
 	// The runs of six hours and of the day do the same when those are over.
 	for _, at := range []int{18, 19, 24} {
@@ -413,10 +384,13 @@ func TestMigrate(t *testing.T) {
 		}
 		require.EqualValues(t, 82, late.rollups[2][key{id, day}].Count, "the day of %d", id)
 	}
-	require.Equal(t, first.raw[key{10000, hour}], late.raw[key{10000, hour}])
-	for i, was := range first.rollups[1:] {
-		for at, r := range was {
-			require.Equal(t, r, late.rollups[i+1][at], "what RHQ had aggregated stays as it was copied: %v", at)
+	rawMs := metric.AlignDown(now.UnixMilli(), hours(1)) - hours(rawHours)
+	for at, r := range first.rollups[1] {
+		switch {
+		case at.timeMs+hours(6) <= rawMs:
+			require.Equal(t, r, late.rollups[1][at], "a row without raw samples stays as it was copied: %v", at)
+		case at.timeMs >= rawMs:
+			require.EqualValues(t, 36, late.rollups[1][at].Count, "%v", at)
 		}
 	}
 

@@ -110,8 +110,8 @@ func printReport(out io.Writer, r *migrate.Report) {
 	for i := range r.Read {
 		fmt.Fprintf(out, "%-26s %d read, %d written now, %d found in the store\n", migrate.TableOf(i), r.Read[i], r.Written[i], r.Found[i])
 	}
-	fmt.Fprintf(out, "%d of the roll-ups have a count; the others count as one sample each\n", r.Exact)
-	fmt.Fprintf(out, "%d slices of schedules are marked for aggregation; %d more are not, since their input expires first\n", r.Marked, r.Expired)
+	fmt.Fprintf(out, "%d raw samples were left out: their day is not whole in RHQ any more, and its roll-ups have them\n", r.Aggregated)
+	fmt.Fprintf(out, "%d raw samples and slices were left out: they expire before a run could grind them\n", r.Expired)
 	if r.NotFinite > 0 {
 		fmt.Fprintf(out, "%d roll-ups were skipped: they hold NaN or an infinity\n", r.NotFinite)
 	}

@@ -28,21 +28,6 @@ type moving struct {
 	world  *world
 	from   *memory
 	engine *engine.Engine
-	// atRows, if set, is called when a run is about to write the rows of a slice: it has read their input.
-	atRows func(level metric.Bucket, sliceMs int64)
-}
-
-// stalling is the store of a run that stalls between reading and writing.
-type stalling struct {
-	storage.Store
-	m *moving
-}
-
-func (s *stalling) WriteRollups(ctx context.Context, f storage.Fence, level metric.Bucket, rows []metric.RollupRow) error {
-	if s.m.atRows != nil {
-		s.m.atRows(level, rows[0].TimeMs)
-	}
-	return s.Store.WriteRollups(ctx, f, level, rows)
 }
 
 // newMoving starts a server at ten, over a store without anything.
@@ -55,7 +40,7 @@ func newMoving(t *testing.T) *moving {
 	require.NoError(t, err)
 	m := &moving{t: t, world: w, from: newMemory()}
 	m.engine = engine.New(engine.Options{
-		Store: &stalling{w.store, m}, Clock: w.clk, Worker: storage.Worker{ID: "w", Aggregates: true}, Rollup: &rollup.Options{Parallel: 1},
+		Store: w.store, Clock: w.clk, Worker: storage.Worker{ID: "w", Aggregates: true}, Rollup: &rollup.Options{Parallel: 1},
 	})
 	m.engine.Start(t.Context(), registry.Options{}, ingest.Options{})
 	t.Cleanup(func() { require.NoError(t, m.engine.Drain()) })
@@ -231,55 +216,6 @@ func (u unmarked) Write(ctx context.Context, b *storage.Batch) error {
 		return errBroken
 	}
 	return u.Store.Write(ctx, b)
-}
-
-// TestBesideLateRun copies while a run grinds late reports: it has read what they are in, and has not written its rows.
-func TestBesideLateRun(t *testing.T) {
-	for _, c := range []struct {
-		name  string
-		late  time.Time // of a report at 10:30
-		level metric.Bucket
-	}{
-		{"hour", at(9, 40), 1},
-		{"six hours", at(4, 40), 2},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			m := newMoving(t)
-			m.rhq(at(9, 20), 10)
-			m.from.sample(7, at(3, 5), 3)
-			m.from.rollup(legacy.OneHour, 7, at(3, 0), 3, 3, 3)
-			m.from.rollup(legacy.SixHours, 7, at(0, 0), 3, 3, 3)
-			copied := false
-			slice := m.world.store.Settings().Ladder.SliceAt(c.level-1, c.late.UnixMilli())
-			m.atRows = func(level metric.Bucket, sliceMs int64) {
-				if !copied && level == c.level && sliceMs == slice.StartMs {
-					copied = true
-					m.copy()
-				}
-			}
-			m.pass(at(13, 0), false, func(now time.Time) {
-				if now.Equal(at(10, 30)) {
-					m.report(c.late)
-				}
-			})
-			require.True(t, copied)
-			m.check()
-		})
-	}
-}
-
-// TestBesideGrace copies an hour that RHQ has aggregated before Quern's first sample of it arrives, still on time.
-func TestBesideGrace(t *testing.T) {
-	m := newMoving(t)
-	m.rhq(at(11, 20), 12)
-	m.pass(at(11, 50), false, func(time.Time) {})
-	m.world.clk.Set(at(12, 0).Add(30 * time.Second))
-	m.copy()
-	m.world.clk.Set(at(12, 0).Add(50 * time.Second))
-	m.report(at(11, 55))
-	m.world.clk.Set(at(12, 1))
-	require.NoError(t, m.engine.Ingest.Seal(t.Context()))
-	m.check()
 }
 
 // TestMoreOfRHQ: RHQ runs on after a first migration, whose marks are ground. The next one copies the rest of an hour.

@@ -1,18 +1,18 @@
-// Package migrate copies a keyspace of RHQ into a store: raw samples, roll-ups, and what was
-// waiting to be aggregated.
+// Package migrate copies a keyspace of RHQ into a store: roll-ups, and the raw samples of the last days.
 //
 // Its invariants:
 //
-//  1. Repeatable: a chunk's id follows from its content, and an existing roll-up is left alone. So
-//     there is no record of progress that could be lost or wrong: a new run finds what is there by
-//     reading it, and writes what is missing.
+//  1. Repeatable: what is in the store is left alone. So there is no record of progress that could be
+//     lost or wrong: a new run finds what is there by reading it, and writes what is missing.
 //  2. Verified: whatever is copied is read back from the store, and counted.
-//  3. Nothing is made up: a roll-up gets a count only if the legacy raw samples, or finer roll-ups,
-//     give exactly that row. All others count as one sample.
-//  4. Order: samples, then roll-ups, then the marks that have them ground. A run never finds a mark
-//     before its samples.
-//  5. Bounded: for each group of series under way, memory holds one day of raw samples, and one
-//     roll-up per hour with raw samples. For all other series it holds only the id.
+//  3. Nothing is made up: RHQ has no counts, so a roll-up of RHQ counts as one sample. Rows with a count
+//     are ground from the raw samples.
+//  4. Raw samples are written as ingest writes those of a report. So the runs grind them together with
+//     what others write, whenever they do.
+//  5. Order: roll-ups, then samples, then the marks of the roll-ups. A run never finds a mark before its
+//     rows.
+//  6. Bounded: for each group of series under way, memory holds one day of raw samples, and the hours of
+//     the roll-ups. For all other series it holds only the id.
 package migrate
 
 import (
@@ -20,7 +20,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -80,11 +79,10 @@ type Report struct {
 	// Read counts the rows to copy, of raw and of each level. Found counts those of them that were
 	// read back, and Written those that were not there before. A roll-up is one row.
 	Read, Found, Written [tables]int64
-	// Exact is the number of roll-ups whose count could be determined.
-	Exact int64
-	// Marked is the number of (schedule, slice) pairs to grind. Expired is the number whose input
-	// expires before they could be ground.
-	Marked, Expired int64
+	// Aggregated is the number of raw samples that are left out, because the roll-ups stand for them; see rawDays.
+	Aggregated int64
+	// Expired is the number of raw samples, and of slices of roll-ups, that expire before a run could grind them.
+	Expired int64
 	// NotFinite is the number of roll-ups that hold NaN or an infinity. They are left out.
 	NotFinite int64
 	// Bad is the number of rows that cannot be copied. A schedule with a negative id counts as one.
@@ -113,8 +111,7 @@ func (r *Report) add(o *Report) {
 		r.Found[i] += o.Found[i]
 		r.Written[i] += o.Written[i]
 	}
-	r.Exact += o.Exact
-	r.Marked += o.Marked
+	r.Aggregated += o.Aggregated
 	r.Expired += o.Expired
 	r.NotFinite += o.NotFinite
 	r.Bad += o.Bad
@@ -142,14 +139,18 @@ type Migration struct {
 
 	// buckets are the buckets of the levels, 0 if the ladder has none.
 	buckets [tables]metric.Bucket
-	waiting []legacy.Waiting
-	// outstanding are the slices, by bucket, whose runs were not over when the migration began, at startMs.
-	outstanding [][]metric.Slice
-	startMs     int64
-	// endMs is the end of the current raw slice, in Unix ms. Rows from this time on are ahead of
-	// the clock and cannot be copied.
-	endMs int64
+	// rawMs is the time from which all raw samples are copied. Rows from endMs on, the end of the current raw slice,
+	// are ahead of the clock and cannot be copied.
+	rawMs, endMs int64
+
+	// writer writes the raw samples, for one group at a time.
+	writing sync.Mutex
+	writer  *cache.Writer
 }
+
+// rawDays are the days whose raw samples are copied. RHQ deletes them after seven days. Of an older day, some may be gone, or go
+// while the copy is made, and RHQ's rows say more than those that are left. A copy may take a day.
+const rawDays = 6
 
 // Parts are what a Migration works with. All are required.
 type Parts struct {
@@ -165,8 +166,9 @@ func New(p Parts, opts Options) *Migration {
 	opts.ensureDefaults()
 	m := &Migration{
 		from: p.From, store: p.To, cache: p.Cache, clk: p.Clock, opts: opts, ladder: p.To.Settings().Ladder,
-		reg:  registry.New(p.To, registry.Options{MaxSources: 64}),
-		pace: limits.NewPace(p.Clock, opts.Rate),
+		reg:    registry.New(p.To, registry.Options{MaxSources: 64}),
+		writer: cache.NewWriter(p.Cache),
+		pace:   limits.NewPace(p.Clock, opts.Rate),
 	}
 	for _, l := range legacy.Levels {
 		if b, err := m.ladder.Bucket(metric.FormatWidth(l.Width())); err == nil {
@@ -196,14 +198,9 @@ func (m *Migration) Run(ctx context.Context) (*Report, error) {
 	if err != nil {
 		return total, err
 	}
-	if m.waiting, err = m.from.Waiting(ctx); err != nil {
-		return total, err
-	}
-	m.startMs = clock.NowMs(m.clk)
-	m.endMs = m.ladder.SliceAt(metric.Raw, m.startMs).EndMs
-	if err := m.whileAway(ctx, func() error { return m.readSlices(ctx) }); err != nil {
-		return total, err
-	}
+	nowMs := clock.NowMs(m.clk)
+	m.endMs = m.ladder.SliceAt(metric.Raw, nowMs).EndMs
+	m.rawMs = metric.AlignDown(max(nowMs-rawDays*dayMs, m.cache.KeptFrom(metric.Raw, nowMs))-1, dayMs) + dayMs
 
 	var mu sync.Mutex
 	done, all := 0, len(ids)
@@ -224,11 +221,11 @@ func (m *Migration) Run(ctx context.Context) (*Report, error) {
 			break
 		}
 		ids = ids[n:]
-		for _, piece := range m.pieces(some) {
+		for _, members := range m.groups(some) {
 			g.Go(func() error {
 				var r *Report
 				err := m.whileAway(inner, func() (err error) {
-					r, err = m.piece(inner, piece)
+					r, err = m.group(inner, members)
 					return err
 				})
 				if err != nil {
@@ -237,7 +234,7 @@ func (m *Migration) Run(ctx context.Context) (*Report, error) {
 				mu.Lock()
 				defer mu.Unlock()
 				total.add(r)
-				done += len(piece)
+				done += len(members)
 				m.opts.Progress(done, all)
 				return nil
 			})
@@ -248,35 +245,6 @@ func (m *Migration) Run(ctx context.Context) (*Report, error) {
 		err = context.Cause(ctx)
 	}
 	return total, err
-}
-
-// readSlices finds out which slices are outstanding.
-func (m *Migration) readSlices(ctx context.Context) error {
-	m.outstanding = make([][]metric.Slice, m.ladder.Top())
-	for _, b := range m.ladder.Ground() {
-		states, err := m.store.Slices(ctx, b, math.MinInt64, math.MaxInt64)
-		if err != nil {
-			return err
-		}
-		for _, s := range states {
-			if !s.Complete {
-				m.outstanding[b] = append(m.outstanding[b], m.ladder.SliceAt(b, s.StartMs))
-			}
-		}
-	}
-	return nil
-}
-
-// unfinished reports whether a run of a slice may trust a cache that lacks what is copied: it was not due, or it or a
-// slice within it was outstanding, when the migration began. After the runs of all these, data comes late, and a run
-// of late data does not trust the cache.
-func (m *Migration) unfinished(b metric.Bucket, s metric.Slice) bool {
-	if !m.cache.Timing().Due(s, m.startMs) {
-		return true
-	}
-	return slices.ContainsFunc(slices.Concat(m.outstanding[:b+1]...), func(o metric.Slice) bool {
-		return o.StartMs < s.EndMs && s.StartMs < o.EndMs
-	})
 }
 
 // checkLadder refuses a ladder with a level below the top legacy one that has no legacy table. Nothing would be copied into
@@ -355,8 +323,8 @@ func (m *Migration) register(ctx context.Context, ids []int32) ([]series, error)
 	return out, nil
 }
 
-// pieces cuts series into one piece per storage group, sorted by id.
-func (m *Migration) pieces(some []series) [][]series {
+// groups cuts series into those of each storage group, sorted by id.
+func (m *Migration) groups(some []series) [][]series {
 	slices.SortFunc(some, func(a, b series) int { return cmp.Compare(a.id, b.id) })
 	size := m.store.Settings().GroupSize
 	var out [][]series

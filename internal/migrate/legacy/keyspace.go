@@ -1,11 +1,11 @@
 package legacy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"iter"
-	"slices"
 	"strings"
 
 	"github.com/quern/quern/internal/storage"
@@ -16,10 +16,9 @@ const (
 	// %s stands for the name of the table.
 	cqlSchedules = `SELECT DISTINCT schedule_id FROM %s`
 
-	cqlSamples   = `SELECT time, value FROM %s WHERE schedule_id = ?`
-	cqlValues    = `SELECT time, type, value FROM %s WHERE schedule_id = ?`
-	cqlWaiting   = `SELECT DISTINCT bucket, time FROM %s`
-	cqlWaitingOf = `SELECT schedule_id FROM %s WHERE bucket = ? AND time = ? AND schedule_id IN ?`
+	cqlSamples = `SELECT time, value FROM %s WHERE schedule_id = ?`
+	cqlValues  = `SELECT time, type, value FROM %s WHERE schedule_id = ?`
+	cqlIndex   = `SELECT schedule_id FROM %s WHERE bucket = ? AND time = ?`
 )
 
 // Rows per page. A copy of a block holds one page of samples for each schedule.
@@ -52,14 +51,12 @@ func Open(ctx context.Context, opts cassandra.Options) (*Keyspace, error) {
 
 // check selects RHQ's columns, since some of Quern's own tables have the same names.
 func (k *Keyspace) check(ctx context.Context) error {
-	_, err := all[Sample](ctx, k, RawTable, cqlSamples+" LIMIT 1", int32(0))
-	if err == nil {
-		_, err = all[scheduleRow](ctx, k, IndexTable, cqlWaitingOf, "", int64(0), []int32{0})
-	}
+	err := cmp.Or(
+		readable[Sample](ctx, k, RawTable, cqlSamples, int32(0)),
+		readable[scheduleRow](ctx, k, IndexTable, cqlIndex, "", int64(0)),
+	)
 	for _, level := range Levels {
-		if err == nil {
-			_, err = all[Value](ctx, k, level.Table(), cqlValues+" LIMIT 1", int32(0))
-		}
+		err = cmp.Or(err, readable[Value](ctx, k, level.Table(), cqlValues, int32(0)))
 	}
 	if errors.Is(err, storage.ErrRefused) {
 		return fmt.Errorf("keyspace %q lacks the tables of RHQ (%s): check --from-keyspace and --from-hosts (%w)",
@@ -87,16 +84,12 @@ func rows[R any](ctx context.Context, k *Keyspace, pageRows int, table, cql stri
 	}
 }
 
-// all collects rows in a slice.
-func all[R any](ctx context.Context, k *Keyspace, table, cql string, args ...any) ([]R, error) {
-	var out []R
-	for r, err := range rows[R](ctx, k, manyRows, table, cql, args...) {
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, r)
+// readable returns an error unless a table has the columns of a query.
+func readable[R any](ctx context.Context, k *Keyspace, table, cql string, args ...any) error {
+	for _, err := range rows[R](ctx, k, 1, table, cql+" LIMIT 1", args...) {
+		return err
 	}
-	return out, nil
+	return nil
 }
 
 // Close closes the connections.
@@ -125,38 +118,6 @@ func (k *Keyspace) Samples(ctx context.Context, schedule int32) iter.Seq2[Sample
 // Values implements Reader.
 func (k *Keyspace) Values(ctx context.Context, level Level, schedule int32) iter.Seq2[Value, error] {
 	return rows[Value](ctx, k, manyRows, level.Table(), cqlValues, schedule)
-}
-
-// Waiting implements Reader.
-func (k *Keyspace) Waiting(ctx context.Context) ([]Waiting, error) {
-	type key struct {
-		Bucket string `db:"bucket"`
-		TimeMs int64  `db:"time"`
-	}
-	found, err := all[key](ctx, k, IndexTable, cqlWaiting)
-	if err != nil {
-		return nil, err
-	}
-	var out []Waiting
-	for _, f := range found {
-		if i := slices.IndexFunc(Levels, func(l Level) bool { return l.Table() == f.Bucket }); i >= 0 {
-			out = append(out, Waiting{Level: Levels[i], TimeMs: f.TimeMs})
-		}
-	}
-	return out, nil
-}
-
-// WaitingOf implements Reader.
-func (k *Keyspace) WaitingOf(ctx context.Context, w Waiting, schedules []int32) ([]int32, error) {
-	found, err := all[scheduleRow](ctx, k, IndexTable, cqlWaitingOf, w.Level.Table(), w.TimeMs, schedules)
-	if err != nil {
-		return nil, err
-	}
-	out := make([]int32, len(found))
-	for i, r := range found {
-		out[i] = r.ID
-	}
-	return out, nil
 }
 
 // Drop drops the five tables, one after the other.

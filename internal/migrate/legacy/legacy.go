@@ -20,7 +20,7 @@ const (
 // Levels lists all levels.
 var Levels = []Level{OneHour, SixHours, day}
 
-// Table returns the name of the level's table. The index uses the same name.
+// Table returns the name of the level's table.
 func (l Level) Table() string {
 	return [...]string{"one_hour_metrics", "six_hour_metrics", "twenty_four_hour_metrics"}[l]
 }
@@ -65,13 +65,6 @@ type Value struct {
 	Value  *float64 `db:"value"`
 }
 
-// Waiting is a partition of metrics_index. It names schedules with finer data in the slice of the
-// level that starts at TimeMs. That data has yet to be aggregated into the level.
-type Waiting struct {
-	Level  Level
-	TimeMs int64
-}
-
 // Reader reads an RHQ keyspace, page by page.
 type Reader interface {
 	// Schedules yields the schedules with rows in a table, in no order.
@@ -80,9 +73,4 @@ type Reader interface {
 	Samples(ctx context.Context, schedule int32) iter.Seq2[Sample, error]
 	// Values yields the rows of a schedule's roll-ups by time, then kind.
 	Values(ctx context.Context, level Level, schedule int32) iter.Seq2[Value, error]
-	// Waiting returns the partitions of the index. It leaves out partitions whose name is not a
-	// level's.
-	Waiting(ctx context.Context) ([]Waiting, error)
-	// WaitingOf returns those of the schedules that are in an index partition.
-	WaitingOf(ctx context.Context, w Waiting, schedules []int32) ([]int32, error)
 }

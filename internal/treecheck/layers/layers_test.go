@@ -104,7 +104,7 @@ var rules = []rule{
 
 	// The migration from a legacy keyspace.
 	{"internal/migrate/legacy", []string{"internal/storage", "internal/storage/cassandra"}},
-	{"internal/migrate", with(cache, "internal/migrate/legacy", "internal/registry", "internal/rollup", "internal/blocks/sketch")},
+	{"internal/migrate", with(cache, "internal/migrate/legacy", "internal/registry", "internal/blocks/sketch")},
 
 	// Reading goes past the cache: raw is the truth, roll-ups are in their tables.
 	{"internal/recovery/late", storage},
