@@ -1,8 +1,6 @@
 package migrate
 
 import (
-	"context"
-	"errors"
 	"math"
 	"slices"
 	"strings"
@@ -147,7 +145,7 @@ func (m *moving) check() {
 }
 
 // TestBesideRuns: agents report a series to Quern before it is copied. The rows of the slices with samples from both
-// are ground from all of them, whenever the copy is made, and also if it breaks off before its marks and is repeated.
+// are ground from all of them, whenever the copy is made.
 func TestBesideRuns(t *testing.T) {
 	midnight := at(0, 0).Add(24 * time.Hour)
 	for _, c := range []struct {
@@ -168,54 +166,24 @@ func TestBesideRuns(t *testing.T) {
 		{"RHQ has six hours, of others, away", at(10, 20), 12, at(11, 10), []time.Time{at(12, 1), at(13, 30)}, true},
 	} {
 		for _, copied := range c.copied {
-			for _, broken := range []bool{false, true} {
-				name := c.name + " " + copied.Format("2 15:04")
-				if broken {
-					name += " broken off"
-				}
-				t.Run(name, func(t *testing.T) {
-					m := newMoving(t)
-					m.rhq(c.until, c.aggregated)
-					done := false
-					m.pass(copied, c.away, func(now time.Time) {
-						if now.Minute()%10 == 0 && !now.Before(c.since) && now.Before(at(14, 0)) {
-							m.report(now)
-						}
-						if now.Before(copied) || done {
-							return
-						}
-						if done = true; broken {
-							store := m.world.store
-							m.world.store = unmarked{store}
-							_, err := m.world.migrate(t, m.from)
-							require.ErrorIs(t, err, errBroken)
-							m.world.store = store
-						} else {
-							m.copy()
-						}
-					})
-					require.True(t, done)
-					if broken {
-						m.pass(m.world.clk.Now().Add(80*time.Minute), false, func(time.Time) {})
+			t.Run(c.name+" "+copied.Format("2 15:04"), func(t *testing.T) {
+				m := newMoving(t)
+				m.rhq(c.until, c.aggregated)
+				done := false
+				m.pass(copied, c.away, func(now time.Time) {
+					if now.Minute()%10 == 0 && !now.Before(c.since) && now.Before(at(14, 0)) {
+						m.report(now)
+					}
+					if !now.Before(copied) && !done {
+						done = true
 						m.copy()
 					}
-					m.check()
 				})
-			}
+				require.True(t, done)
+				m.check()
+			})
 		}
 	}
-}
-
-var errBroken = errors.New("broken off")
-
-// unmarked is a store that takes no marks.
-type unmarked struct{ storage.Store }
-
-func (u unmarked) Write(ctx context.Context, b *storage.Batch) error {
-	if len(b.Marks) > 0 {
-		return errBroken
-	}
-	return u.Store.Write(ctx, b)
 }
 
 // TestMoreOfRHQ: RHQ runs on after a first migration, whose marks are ground. The next one copies the rest of an hour.

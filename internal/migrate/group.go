@@ -77,19 +77,24 @@ func (f *feed) advance() (err error) {
 
 // samples copies the raw samples, day by day, each day of all series. hours are those of which the store has RHQ's rows.
 func (g *group) samples(ctx context.Context, hours []map[int64]bool) error {
-	feeds := make([]feed, len(g.series))
+	var feeds []*feed
+	defer func() {
+		for _, f := range feeds {
+			f.stop()
+		}
+	}()
 	for i, s := range g.series {
-		f := &feeds[i]
+		f := new(feed)
 		f.next, f.stop = iter.Pull2(g.wanted(ctx, s, hours[i]))
-		defer f.stop()
+		feeds = append(feeds, f)
 		if err := f.advance(); err != nil {
 			return err
 		}
 	}
 	for {
 		endMs := int64(math.MaxInt64)
-		for i := range feeds {
-			if f := &feeds[i]; f.more {
+		for _, f := range feeds {
+			if f.more {
 				endMs = min(endMs, metric.AlignDown(f.head.TimeMs, dayMs)+dayMs)
 			}
 		}
@@ -97,8 +102,8 @@ func (g *group) samples(ctx context.Context, hours []map[int64]bool) error {
 			return nil
 		}
 		var day []metric.Sample // sorted, since the series are
-		for i := range feeds {
-			for f := &feeds[i]; f.more && f.head.TimeMs < endMs; {
+		for _, f := range feeds {
+			for f.more && f.head.TimeMs < endMs {
 				day = append(day, f.head)
 				if err := f.advance(); err != nil {
 					return err
