@@ -34,16 +34,6 @@ type settings struct {
 // maxFixed is the maximum number of settings.Labels: one for the database, one for the bucket.
 const maxFixed = 2
 
-// losses counts what decode skips, and what it stores under a name that clashes with another.
-type losses struct {
-	// Strings is the number of string fields, which cannot be stored.
-	Strings int
-	// SameName is the number of field values whose metric clashes with a field of another
-	// measurement. Clash describes the last such pair.
-	SameName int
-	Clash    string
-}
-
 // parsePrecision parses a request's precision parameter, in the notation of InfluxDB 1 or 2.
 func parsePrecision(s string) (time.Duration, error) {
 	switch s {
@@ -73,22 +63,17 @@ type decoder struct {
 	// lines are the line numbers of the batch's measurements.
 	lines []int32
 
-	// clashes finds fields of different measurements that become one metric. Decoders may share it.
-	// The default does not check.
-	clashes *clashMemory
-
 	names   names
 	labels  []metric.Label // labels of the current line
 	fields  []field        // fields of the current line
 	scratch []byte
-	strings int // string fields of the current line
-	loss    losses
+	// strings counts the string fields of the current line, and ignored those of all lines: they are not stored.
+	strings, ignored int
 }
 
 // field is a numeric field and its metric.
 type field struct {
 	metric string
-	clash  *clash // nil if there is none
 	value  float64
 }
 
@@ -106,11 +91,11 @@ func faultf(reason ingest.Reason, format string, args ...any) *fault {
 }
 
 // decode adds the samples of a body to the batch, which keeps views into the body. A faulty line
-// counts as one rejected measurement; the other lines are kept. The result counts other
-// losses.
-func (d *decoder) decode(body []byte, opts settings, b *ingest.Batch) losses {
+// counts as one rejected measurement; the other lines are kept. It returns the number of string
+// fields, which cannot be stored.
+func (d *decoder) decode(body []byte, opts settings, b *ingest.Batch) (ignored int) {
 	opts.Unit = cmp.Or(opts.Unit, time.Nanosecond)
-	d.opts, d.b, d.s, d.line, d.loss = opts, b, unsafe.String(unsafe.SliceData(body), len(body)), 1, losses{}
+	d.opts, d.b, d.s, d.line, d.ignored = opts, b, unsafe.String(unsafe.SliceData(body), len(body)), 1, 0
 	d.lines = nil // the reply has those of the previous body
 	for i := 0; i < len(d.s) && !b.TooMany(); {
 		i = d.next(i)
@@ -118,7 +103,7 @@ func (d *decoder) decode(body []byte, opts settings, b *ingest.Batch) losses {
 	// Keep no references to the body, nor slices that a huge line has made large.
 	d.labels, d.fields, d.scratch = emptied(d.labels), emptied(d.fields), emptied(d.scratch)
 	d.b, d.s = nil, ""
-	return d.loss
+	return d.ignored
 }
 
 // maxKept is the number of labels, fields or bytes for which a decoder keeps capacity.
@@ -195,14 +180,14 @@ func (d *decoder) point(i int) (int, *fault) {
 		}
 		return i, faultf(ingest.ReasonInvalidLabel, "%s must be escaped", d.quote(i))
 	}
-	if i, f = d.readFields(d.names.of(measurement), d.spaces(i)); f != nil {
+	if i, f = d.readFields(d.names.fields(measurement), d.spaces(i)); f != nil {
 		return i, f
 	}
 	i, timeMs, f := d.time(d.spaces(i))
 	if f != nil {
 		return i, f
 	}
-	d.loss.Strings += d.strings
+	d.ignored += d.strings
 	for n := range d.fields {
 		if n == 0 {
 			d.b.Series(d.fields[n].metric, d.labels)
@@ -213,10 +198,6 @@ func (d *decoder) point(i int) (int, *fault) {
 			break
 		}
 		d.lines = append(d.lines, int32(line))
-		if c := d.fields[n].clash; c != nil {
-			d.loss.SameName++
-			d.loss.Clash = c.String()
-		}
 	}
 	return i, nil
 }
@@ -279,8 +260,7 @@ func (d *decoder) readFields(n *fieldNames, i int) (int, *fault) {
 			if !d.b.Charge(fieldBytes) {
 				return i, nil
 			}
-			name, c := d.names.metric(n, len(d.fields), key, d.b, d.clashes)
-			d.fields = append(d.fields, field{name, c, v})
+			d.fields = append(d.fields, field{d.names.metric(n, len(d.fields), key, d.b), v})
 		}
 		if i >= len(d.s) || d.s[i] != ',' {
 			break

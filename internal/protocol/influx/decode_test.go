@@ -45,7 +45,7 @@ func TestDecode(t *testing.T) {
 // decode returns a line for each sample, and whatever else results.
 func decode(d *decoder, body []byte, opts settings) string {
 	var b ingest.Batch
-	ignored := d.decode(body, opts, &b).Strings
+	ignored := d.decode(body, opts, &b)
 	var sb strings.Builder
 	for _, r := range b.Reports() {
 		for _, m := range r.Measurements {
@@ -223,32 +223,4 @@ func BenchmarkDecode(bench *testing.B) {
 			bench.ReportMetric(1e3/perField, "Mfields/s")
 		})
 	}
-}
-
-// Fields of different measurements may make the same metric. The second of them is counted, in
-// whichever decoder.
-func TestClashes(t *testing.T) {
-	var clashes clashMemory
-	first, second := decoder{clashes: &clashes}, decoder{clashes: &clashes}
-	decode := func(d *decoder, body string) losses {
-		var b ingest.Batch
-		loss := d.decode([]byte(body), settings{}, &b)
-		require.Zero(t, b.Rejected())
-		return loss
-	}
-	require.Zero(t, decode(&first, "disk_io used=1,free=2\ndisk_io used=1"))
-	want := losses{SameName: 1, Clash: `field "io_used" of "disk" and field "used" of "disk_io" are the same metric "disk_io_used"`}
-	require.Equal(t, want, decode(&first, "disk used=1,io_used=1"))
-	want.SameName = 2
-	require.Equal(t, want, decode(&second, "disk io_used=1\ndisk_io used=1\ndisk io_used=1"))
-	require.Zero(t, decode(&second, "disk_io used=1"))
-}
-
-// clashMemory remembers a bounded number of metrics.
-func TestClashesAreBounded(t *testing.T) {
-	var clashes clashMemory
-	for i := range 2*maxNames + 5 {
-		clashes.find(fmt.Sprintf("a_%d", i), 1)
-	}
-	require.Len(t, clashes.first, 5)
 }

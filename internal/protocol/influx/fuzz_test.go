@@ -37,7 +37,7 @@ func FuzzDecode(f *testing.F) {
 		require.LessOrEqual(t, held.Allowance.Used(), maxGrowth*int64(len(body)+1), "%q", body)
 		if want, ignored, ok := reference(body); ok {
 			var b ingest.Batch
-			require.Equal(t, ignored, d.decode(body, settings{}, &b).Strings, "%q", body)
+			require.Equal(t, ignored, d.decode(body, settings{}, &b), "%q", body)
 			require.Zero(t, b.Rejected(), "%q: %v", body, got)
 			require.Equal(t, want, measurements(&b), "%q", body)
 		}
@@ -154,7 +154,7 @@ func FuzzEncoded(f *testing.F) {
 		}
 		var d decoder
 		var b ingest.Batch
-		require.Equal(t, 1, d.decode(enc.Bytes(), settings{}, &b).Strings, "%q", enc.Bytes())
+		require.Equal(t, 1, d.decode(enc.Bytes(), settings{}, &b), "%q", enc.Bytes())
 		ms := time.Unix(0, ns).UnixMilli()
 		require.Equal(t, []ingest.Measurement{
 			{Metric: measurement + "_" + key, Labels: []metric.Label{{Name: tag, Value: value}}, TimeMs: ms, Value: v},

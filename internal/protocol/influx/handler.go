@@ -60,7 +60,6 @@ func Register(in *push.Intake, opts Options, to *route.Table, take func(h http.H
 		return err
 	}
 	var decoders sync.Pool // *decoder
-	var clashes clashMemory
 	write := func(refuse push.Refusal) http.Handler {
 		return opts.parse(refuse, &push.Endpoint{
 			Intake:  in,
@@ -69,14 +68,12 @@ func Register(in *push.Intake, opts Options, to *route.Table, take func(h http.H
 			Decode: func(r *http.Request, body []byte, b *ingest.Batch) error {
 				d, ok := decoders.Get().(*decoder)
 				if !ok {
-					d = &decoder{clashes: &clashes}
+					d = new(decoder)
 				}
 				req := requestOf(r)
-				loss := d.decode(body, req.settings, b)
+				ignored.Add(float64(d.decode(body, req.settings, b)))
 				req.lines = d.lines
 				decoders.Put(d)
-				ignored.Add(float64(loss.Strings))
-				in.Unkept.Note(r, push.SameName, loss.SameName, loss.Clash)
 				return nil
 			},
 			Refuse: refuse,

@@ -245,14 +245,6 @@ func TestInfluxQuestions(t *testing.T) {
 	require.Contains(t, w.Body.String(), `"status":"fail"`)
 }
 
-// Operators hear of measurements that share a metric, since the writes succeed.
-func TestInfluxUnkept(t *testing.T) {
-	s := influxServer(t, &apitest.Appender{}, func(o *api.Options) { o.Status = apitest.Status{} })
-	w := apitest.Send(t, s, "/write", strings.NewReader("disk_io used=1\ndisk io_used=2\ndisk io_used=3"), "User-Agent", "telegraf")
-	require.Equal(t, http.StatusNoContent, w.Code, "%s", w.Body)
-	require.Contains(t, apitest.Unkept(t, s), `"sender":"192.0.2.1 (telegraf)","reason":"same_name","count":2`)
-}
-
 // A series gets its bucket as a label, unless it has a tag with the label's name.
 func TestInfluxBucketLabel(t *testing.T) {
 	a := &apitest.Appender{}

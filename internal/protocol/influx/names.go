@@ -29,13 +29,10 @@ type fieldNames struct {
 	places      []fieldName
 }
 
-type fieldName struct {
-	field, metric string
-	clash         *clash // nil if there is none
-}
+type fieldName struct{ field, metric string }
 
-// of returns the names of a measurement, at the beginning of a line.
-func (n *names) of(measurement string) *fieldNames {
+// fields returns the names of a measurement, at the beginning of a line.
+func (n *names) fields(measurement string) *fieldNames {
 	if n.last != nil && n.last.measurement == measurement {
 		return n.last
 	}
@@ -57,12 +54,12 @@ func (n *names) of(measurement string) *fieldNames {
 
 // metric returns the metric of a field at a position in its line. A name that is not cached is
 // owned by b.
-func (n *names) metric(f *fieldNames, at int, field string, b *ingest.Batch, clashes *clashMemory) (string, *clash) {
+func (n *names) metric(f *fieldNames, at int, field string, b *ingest.Batch) string {
 	if at < len(f.places) && f.places[at].field == field {
-		return f.places[at].metric, f.places[at].clash
+		return f.places[at].metric
 	}
 	if f.measurement == "" {
-		return field, nil
+		return field
 	}
 	n.scratch = append(n.scratch[:0], f.measurement...)
 	n.scratch = append(n.scratch, '_')
@@ -70,19 +67,18 @@ func (n *names) metric(f *fieldNames, at int, field string, b *ingest.Batch, cla
 	name, ok := n.metrics[string(n.scratch)]
 	if !ok {
 		if len(n.scratch) > maxNameBytes || n.n >= maxNames {
-			return b.Own(n.scratch), nil
+			return b.Own(n.scratch)
 		}
 		name = string(n.scratch)
 		n.metrics[name] = name
 		n.n++
 	}
-	c := clashes.find(name, len(f.measurement))
 	if at == len(f.places) && n.n < maxNames {
 		f.places = append(f.places, fieldName{})
 		n.n++
 	}
 	if at < len(f.places) {
-		f.places[at] = fieldName{field: name[len(name)-len(field):], metric: name, clash: c}
+		f.places[at] = fieldName{field: name[len(name)-len(field):], metric: name}
 	}
-	return name, c
+	return name
 }

@@ -28,13 +28,10 @@ func Register(reg prometheus.Registerer, cs ...prometheus.Collector) error {
 	return nil
 }
 
-// These reasons are for measurements that are lost although the sender gets a success or ignores
-// the reply. Other losses have an ingest.Reason. The words are stable: they appear as a label of
+// sameMillisecond is the reason for measurements that another one of the series with the same time replaced.
+// Other losses have an ingest.Reason. The words are stable: they appear as a label of
 // quern_http_unkept_total and in the status.
-const (
-	sameMillisecond = "same_millisecond" // another sample of the series with the same time replaced it
-	SameName        = "same_name"        // fields of two measurements map to one metric
-)
+const sameMillisecond = "same_millisecond"
 
 const (
 	// logEvery is the minimum interval between log lines for one sender and reason.
