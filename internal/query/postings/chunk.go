@@ -16,15 +16,11 @@ const (
 	chunkBytes  = int(unsafe.Sizeof(chunk{}))
 )
 
-// chunk is the ids of a list with the same high bits, n of them. They are in one of three forms:
-//
-//   - a run, while lows and bits are nil: the ids without a gap that begin at lo,
-//   - lows: the low bits of up to maxLows ids, in order,
-//   - bits: a bit for each id.
+// chunk is the ids of a list with the same high bits, n of them: the low bits of up to maxLows ids, in order, or a bit for
+// each id.
 type chunk struct {
 	key  uint32 // the high bits
 	n    uint32
-	lo   uint16
 	lows []uint16
 	bits *words
 	// shared says that snapshots may have the array in lows or bits. What is beyond the end of lows they do not have.
@@ -34,48 +30,74 @@ type chunk struct {
 // words have a bit for each id of a chunk.
 type words [chunkSize / 64]uint64
 
-func (c *chunk) isRun() bool { return c.lows == nil && c.bits == nil }
+// full has all bits. Whole chunks share it.
+var full = func() *words {
+	w := new(words)
+	w.fill(0, chunkSize)
+	return w
+}()
+
+// run returns the chunk of n ids without a gap.
+func run(key uint32, low uint16, n uint32) chunk {
+	c := chunk{key: key, n: n}
+	switch {
+	case n == chunkSize:
+		c.bits, c.shared = full, true
+	case n > maxLows:
+		c.bits = new(words)
+		c.bits.fill(uint32(low), uint32(low)+n)
+	default:
+		c.lows = make([]uint16, n, lowsRoom(int(n)))
+		for i := range c.lows {
+			c.lows[i] = low + uint16(i)
+		}
+	}
+	return c
+}
+
+// hasNoGap returns whether the chunk is known to have all ids from its first to its last.
+func (c *chunk) hasNoGap() bool {
+	return c.n == chunkSize || c.lows != nil && uint32(c.lows[c.n-1]-c.lows[0]) == c.n-1
+}
+
+// first returns the first id.
+func (c *chunk) first() uint32 {
+	for low := range c.all {
+		return c.key<<chunkBits | uint32(low)
+	}
+	return 0
+}
 
 // bytes returns what the chunk holds beside itself.
 func (c *chunk) bytes() int {
 	n := 2 * cap(c.lows)
-	if c.bits != nil {
+	if c.bits != nil && c.bits != full {
 		n += int(unsafe.Sizeof(words{}))
 	}
 	return n
 }
 
 func (c *chunk) has(low uint16) bool {
-	switch {
-	case c.bits != nil:
+	if c.bits != nil {
 		return c.bits[low/64]&(1<<(low%64)) != 0
-	case c.lows != nil:
-		_, found := slices.BinarySearch(c.lows, low)
-		return found
 	}
-	return low >= c.lo && uint32(low-c.lo) < c.n
+	_, found := slices.BinarySearch(c.lows, low)
+	return found
 }
 
 // all yields the low bits of the ids in order.
 func (c *chunk) all(yield func(low uint16) bool) {
-	switch {
-	case c.bits != nil:
-		for i, word := range c.bits {
-			for ; word != 0; word &= word - 1 {
-				if !yield(uint16(i*64 + bits.TrailingZeros64(word))) {
-					return
-				}
-			}
+	for _, low := range c.lows {
+		if !yield(low) {
+			return
 		}
-	case c.lows != nil:
-		for _, low := range c.lows {
-			if !yield(low) {
-				return
-			}
-		}
-	default:
-		for i := range c.n {
-			if !yield(c.lo + uint16(i)) {
+	}
+	if c.bits == nil {
+		return
+	}
+	for i, word := range c.bits {
+		for ; word != 0; word &= word - 1 {
+			if !yield(uint16(i*64 + bits.TrailingZeros64(word))) {
 				return
 			}
 		}
@@ -84,31 +106,18 @@ func (c *chunk) all(yield func(low uint16) bool) {
 
 // add adds an id.
 func (c *chunk) add(low uint16) {
-	if c.isRun() {
-		switch {
-		case c.has(low):
-			return
-		case uint32(low) == uint32(c.lo)+c.n:
-			c.n++
-			return
-		case uint32(low)+1 == uint32(c.lo):
-			c.lo, c.n = low, c.n+1
-			return
-		}
-		c.expand()
-	}
 	if c.bits != nil {
 		if c.has(low) {
 			return
 		}
 		c.ownBits()[low/64] |= 1 << (low % 64)
 		if c.n++; c.n == chunkSize {
-			*c = chunk{key: c.key, n: c.n}
+			c.bits, c.shared = full, true
 		}
 		return
 	}
 	at := len(c.lows)
-	if c.lows[at-1] >= low {
+	if at > 0 && c.lows[at-1] >= low {
 		var found bool
 		if at, found = slices.BinarySearch(c.lows, low); found {
 			return
@@ -120,57 +129,28 @@ func (c *chunk) add(low uint16) {
 		return
 	}
 	if len(c.lows) == cap(c.lows) || c.shared && at < len(c.lows) {
-		c.lows, c.shared = append(make([]uint16, 0, (roomFor(len(c.lows))+3)&^3), c.lows...), false
+		c.lows, c.shared = append(make([]uint16, 0, lowsRoom(len(c.lows))), c.lows...), false
 	}
 	c.lows = slices.Insert(c.lows, at, low)
 	c.n++
-	if lo := c.lows[0]; uint32(c.lows[c.n-1]-lo) == c.n-1 {
-		*c = chunk{key: c.key, lo: lo, n: c.n}
-	}
 }
 
-// remove removes an id that is there.
+// remove removes an id that the chunk has.
 func (c *chunk) remove(low uint16) {
-	if c.isRun() {
-		switch {
-		case low == c.lo:
-			c.lo, c.n = c.lo+1, c.n-1
-			return
-		case uint32(low) == uint32(c.lo)+c.n-1:
-			c.n--
-			return
-		}
-		c.expand()
-	}
 	c.n--
 	if c.bits != nil {
-		if c.ownBits()[low/64] &^= 1 << (low % 64); c.n == 0 {
-			c.bits = nil
-		}
+		c.ownBits()[low/64] &^= 1 << (low % 64)
 		return
 	}
-	at, _ := slices.BinarySearch(c.lows, low)
 	if c.shared {
 		c.lows, c.shared = slices.Clone(c.lows), false
 	}
-	if c.lows = slices.Delete(c.lows, at, at+1); c.n == 0 {
-		c.lows = nil
-	}
+	at, _ := slices.BinarySearch(c.lows, low)
+	c.lows = slices.Delete(c.lows, at, at+1)
 }
 
-// expand makes lows, or bits, of a run.
-func (c *chunk) expand() {
-	c.shared = false
-	if c.n > maxLows {
-		c.bits = c.copyBits()
-		return
-	}
-	lows := make([]uint16, 0, (roomFor(int(c.n))+3)&^3)
-	for low := range c.all {
-		lows = append(lows, low)
-	}
-	c.lows = lows
-}
+// lowsRoom returns the capacity for lows that outgrow n.
+func lowsRoom(n int) int { return (roomFor(n) + 3) &^ 3 }
 
 // ownBits returns the bits for changing them.
 func (c *chunk) ownBits() *words {
@@ -183,78 +163,50 @@ func (c *chunk) ownBits() *words {
 // copyBits returns the ids as bits of their own.
 func (c *chunk) copyBits() *words {
 	out := new(words)
-	if c.bits != nil {
-		*out = *c.bits
-	} else {
-		out.or(*c)
-	}
+	out.or(*c)
 	return out
 }
 
 // or sets the bits of the ids of c.
 func (w *words) or(c chunk) {
-	switch {
-	case c.bits != nil:
+	for _, low := range c.lows {
+		w[low/64] |= 1 << (low % 64)
+	}
+	if c.bits != nil {
 		for i := range w {
 			w[i] |= c.bits[i]
 		}
-	case c.lows != nil:
-		for _, low := range c.lows {
-			w[low/64] |= 1 << (low % 64)
-		}
-	default:
-		w.run(c, func(word *uint64, mask uint64) { *word |= mask })
 	}
 }
 
-// clear clears the bits of the ids of c.
-func (w *words) clear(c chunk) {
-	switch {
-	case c.bits != nil:
-		for i := range w {
-			w[i] &^= c.bits[i]
+// fill sets the bits from first up to end.
+func (w *words) fill(first, end uint32) {
+	for first < end {
+		if first%64 == 0 && end-first >= 64 {
+			w[first/64] = ^uint64(0)
+			first += 64
+		} else {
+			w[first/64] |= 1 << (first % 64)
+			first++
 		}
-	case c.lows != nil:
-		for _, low := range c.lows {
-			w[low/64] &^= 1 << (low % 64)
-		}
-	default:
-		w.run(c, func(word *uint64, mask uint64) { *word &^= mask })
 	}
 }
 
-// run calls with for each word with bits of a run, and the mask of these.
-func (w *words) run(c chunk, with func(word *uint64, mask uint64)) {
-	first, last := uint32(c.lo), uint32(c.lo)+c.n-1
-	for i := first / 64; i <= last/64; i++ {
-		mask := ^uint64(0)
-		if i == first/64 {
-			mask <<= first % 64
-		}
-		if i == last/64 {
-			mask &= ^uint64(0) >> (63 - last%64)
-		}
-		with(&w[i], mask)
-	}
-}
-
-// chunk returns the ids whose bits are set, in a form that takes little.
+// chunk returns the ids whose bits are set, in the form that takes less.
 func (w *words) chunk(key uint32) chunk {
-	out := chunk{key: key}
+	out := chunk{key: key, bits: w}
 	for _, word := range w {
 		out.n += uint32(bits.OnesCount64(word))
 	}
 	switch {
-	case out.n == 0:
 	case out.n == chunkSize:
+		out.bits = full
 	case out.n <= maxLows:
-		of := chunk{n: out.n, bits: w}
-		out.lows = make([]uint16, 0, out.n)
-		for low := range of.all {
-			out.lows = append(out.lows, low)
+		lows := make([]uint16, 0, out.n)
+		for low := range out.all {
+			lows = append(lows, low)
 		}
-	default:
-		out.bits = w
+		out.lows, out.bits = lows, nil
 	}
 	return out
 }
@@ -288,35 +240,21 @@ func skipTo(lows []uint16, low uint16) (rest []uint16, found bool) {
 	return lows[step/2+i:], found
 }
 
-// covers returns whether c is a run that has all ids of other.
-func (c *chunk) covers(other chunk) bool {
-	return c.isRun() && (c.n == chunkSize || other.isRun() && other.lo >= c.lo && uint32(other.lo)+other.n <= uint32(c.lo)+c.n)
-}
-
 // and returns the ids that are in both chunks, which have the same key.
 func and(a, b chunk) chunk {
 	switch {
-	case b.covers(a):
+	case b.n == chunkSize:
 		return a
-	case a.covers(b):
+	case a.n == chunkSize:
 		return b
 	case a.lows != nil && (b.lows == nil || len(a.lows) <= len(b.lows)):
 		return a.filter(b, true)
 	case b.lows != nil:
 		return b.filter(a, true)
-	case a.isRun() && b.isRun():
-		lo, end := max(a.lo, b.lo), min(uint32(a.lo)+a.n, uint32(b.lo)+b.n)
-		if uint32(lo) >= end {
-			return chunk{}
-		}
-		return chunk{key: a.key, lo: lo, n: end - uint32(lo)}
 	}
-	w, other := a.copyBits(), b.bits
-	if other == nil {
-		other = b.copyBits()
-	}
+	w := new(words)
 	for i := range w {
-		w[i] &= other[i]
+		w[i] = a.bits[i] & b.bits[i]
 	}
 	return w.chunk(a.key)
 }
@@ -324,12 +262,14 @@ func and(a, b chunk) chunk {
 // andNot returns the ids of a that are not in b, which has the same key.
 func andNot(a, b chunk) chunk {
 	switch {
-	case b.covers(a):
+	case b.n == chunkSize:
 		return chunk{}
 	case a.lows != nil:
 		return a.filter(b, false)
 	}
-	w := a.copyBits()
-	w.clear(b)
+	w := b.copyBits()
+	for i := range w {
+		w[i] = a.bits[i] &^ w[i]
+	}
 	return w.chunk(a.key)
 }

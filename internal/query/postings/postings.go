@@ -87,9 +87,7 @@ func (l *List) Add(id uint32) {
 		if len(s.all) == cap(s.all) {
 			s.all = append(make([]chunk, 0, roomFor(len(s.all))), s.all...)
 		}
-		s.all = slices.Insert(s.all, i, chunk{key: id >> chunkBits, lo: uint16(id), n: 1})
-		s.n++
-		return
+		s.all = slices.Insert(s.all, i, chunk{key: id >> chunkBits})
 	}
 	s.change(i, (*chunk).add, uint16(id))
 	l.joined()
@@ -136,6 +134,9 @@ func (l *List) own() *chunks {
 	switch {
 	case l.more == nil:
 		l.more = &chunks{all: l.parts(), n: l.n}
+		for i := range l.more.all {
+			l.more.bytes += l.more.all[i].bytes()
+		}
 	case l.more.shared.Load():
 		s := &chunks{all: slices.Clone(l.more.all), n: l.more.n, bytes: l.more.bytes}
 		for i := range s.all {
@@ -151,23 +152,23 @@ func (l *List) joined() {
 	switch s := l.more; {
 	case len(s.all) == 0:
 		*l = List{}
-	case len(s.all) == 1 && s.all[0].isRun():
-		*l = List{first: s.all[0].key<<chunkBits | uint32(s.all[0].lo), n: s.n}
+	case len(s.all) == 1 && s.all[0].hasNoGap():
+		*l = List{first: s.all[0].first(), n: s.n}
 	}
 }
 
 // parts returns the chunks of a list, which the caller MUST NOT change.
 func (l *List) parts() []chunk {
-	if l.more != nil || l.n == 0 {
-		if l.more == nil {
-			return nil
-		}
+	if l.more != nil {
 		return l.more.all
+	}
+	if l.n == 0 {
+		return nil
 	}
 	out := make([]chunk, 0, 1+(l.end()-1)>>chunkBits-uint64(l.first)>>chunkBits)
 	for id := uint64(l.first); id < l.end(); {
 		next := min((id>>chunkBits+1)<<chunkBits, l.end())
-		out = append(out, chunk{key: uint32(id >> chunkBits), lo: uint16(id), n: uint32(next - id)})
+		out = append(out, run(uint32(id>>chunkBits), uint16(id), uint32(next-id)))
 		id = next
 	}
 	return out
@@ -222,11 +223,11 @@ func combine(a, b List, keep bool, do func(a, b chunk) chunk) List {
 			out = append(out, c)
 		}
 	}
-	return of(out)
+	return snapshotOf(out)
 }
 
-// of returns a snapshot of chunks.
-func of(all []chunk) List {
+// snapshotOf returns a snapshot of chunks.
+func snapshotOf(all []chunk) List {
 	if len(all) == 0 {
 		return List{}
 	}
@@ -294,5 +295,5 @@ func (u *Union) List() List {
 			out = append(out, c)
 		}
 	}
-	return of(out)
+	return snapshotOf(out)
 }
