@@ -32,29 +32,6 @@ type iterator struct {
 	ctx context.Context //nolint:containedctx // that of Select: the engine passes none
 	at  int
 	err error
-	own own
-}
-
-// own counts the points that one iterator alone holds, which were made for it: those of a loader
-// are counted where they are read.
-type own struct {
-	in   *account
-	turn int // of the account, whose next turn counts them off
-	n    int
-}
-
-// add counts n more.
-func (o *own) add(n int) error {
-	o.n += n
-	return o.in.hold(n)
-}
-
-// free counts them off.
-func (o *own) free() {
-	if o.in != nil && o.turn == o.in.turn {
-		o.in.n.Add(-int64(o.n))
-	}
-	*o = own{}
 }
 
 func (it *iterator) Next() chunkenc.ValueType {

@@ -20,24 +20,27 @@ const readAhead = 4
 //     groups; the sample limit bounds it as well.
 //  2. If series are needed in another order, or all together, the loader keeps their groups until
 //     another selector has its turn; see account.
-type loader[T any] struct {
-	*held
-	mu    sync.Mutex
-	first int // groups before this index have been dropped
-	loads []*load[T]
-	// recycle takes what groups that are dropped had, if it is set. Nobody may then hold any of it when series of another group
-	// are asked for.
-	recycle func([]T)
-}
-
-// held is the state that loaders of all types have in common.
-type held struct {
+type loader struct {
 	*account
 	ctx    context.Context //nolint:containedctx // that of Select: an iterator is given none
 	reads  *sync.WaitGroup
 	groups []query.Group
+	read   reader
 	keep   bool
+	// recycles says that what groups had that are dropped is used again. Nobody may then hold any of it when series of
+	// another group are asked for.
+	recycles bool
+	windowed *windowed // nil, except for windows: their points are marks
+	marks    int       // that are held
+
+	mu    sync.Mutex
+	first int // groups before this index have been dropped
+	loads []*load
 }
+
+// reader reads a group: for each series its points. It calls hold for what it holds more, also on the way, or less; several
+// goroutines may.
+type reader func(ctx context.Context, g query.Group, hold func(n int) error) ([]points, error)
 
 // account counts the samples that all selectors of a query hold against the query's limit. A storage without a
 // preparation has one account per querier.
@@ -52,23 +55,18 @@ type account struct {
 	most int64
 	n    atomic.Int64 // samples held
 
-	inTurn bool   // see 1; the fields below are for this case
-	now    source // the selector that is read
-	turn   int    // the number of selectors before it
+	inTurn bool    // see 1
+	now    *loader // of the selector that is read, if they are read in turn
 }
 
-// begin says that an iterator of s is about to read, and returns what the iterator owns.
-func (a *account) begin(s source) own {
-	if a.inTurn && a.now != s {
+// begin says that l is about to read.
+func (a *account) begin(l *loader) {
+	if a.inTurn && a.now != l {
 		if a.now != nil {
 			a.now.release()
 		}
-		// What is left are the points of the iterators of the selector before.
-		a.n.Store(0)
-		a.now = s
-		a.turn++
+		a.now = l
 	}
-	return own{in: a, turn: a.turn}
 }
 
 // hold counts samples that are held.
@@ -80,27 +78,42 @@ func (a *account) hold(n int) error {
 }
 
 // load is a group that is being read, or has been when done is closed.
-type load[T any] struct {
+type load struct {
 	done   chan struct{}
-	places []T
+	points []points
 	n      atomic.Int64 // samples held
 	err    error
 }
 
-func newHeld(ctx context.Context, reads *sync.WaitGroup, groups []query.Group, in *account, keep bool) *held {
-	return &held{account: in, ctx: ctx, reads: reads, groups: groups, keep: keep}
+func newLoader(ctx context.Context, reads *sync.WaitGroup, groups []query.Group, in *account, keep bool) *loader {
+	return &loader{account: in, ctx: ctx, reads: reads, groups: groups, keep: keep, loads: make([]*load, len(groups))}
 }
 
-func newLoader[T any](h *held) *loader[T] {
-	return &loader[T]{held: h, loads: make([]*load[T], len(h.groups))}
+// points returns the points of a series, which are valid until those of the next one are asked for.
+func (l *loader) points(at place) (points, error) {
+	l.begin(l)
+	if l.windowed != nil {
+		l.windowed.points = nil
+	}
+	group, err := l.get(at.group)
+	switch {
+	case err != nil:
+		return nil, err
+	case l.windowed == nil:
+		return group[at.i], nil
+	}
+	marks, err := l.windowed.begin(l.ctx, group[at.i])
+	if err != nil {
+		return nil, err
+	}
+	more := len(marks) - l.marks
+	l.marks += more
+	return marks, l.hold(more)
 }
 
-// reader reads a group, by its place: for each series what it has. It calls hold for what it holds
-// more, also on the way, or less; several goroutines may.
-type reader[T any] func(ctx context.Context, group int, hold func(n int) error) ([]T, error)
-
-// get returns the data of a group. It reads that group itself, unless another call does, and those ahead in goroutines of their own.
-func (l *loader[T]) get(group int, read reader[T]) ([]T, error) {
+// get returns the points of a group. It reads that group itself, unless another call does, and those ahead in goroutines of
+// their own.
+func (l *loader) get(group int) ([]points, error) {
 	l.mu.Lock()
 	if !l.keep {
 		l.drop(group)
@@ -109,52 +122,57 @@ func (l *loader[T]) get(group int, read reader[T]) ([]T, error) {
 	mine := l.loads[group]
 	fresh := mine == nil
 	if fresh {
-		mine = &load[T]{done: make(chan struct{})}
+		mine = &load{done: make(chan struct{})}
 		l.loads[group] = mine
 		l.reads.Add(1)
 	}
 	for i := group + 1; i < min(group+readAhead, len(l.groups)); i++ {
 		if l.loads[i] == nil {
-			ahead := &load[T]{done: make(chan struct{})}
+			ahead := &load{done: make(chan struct{})}
 			l.loads[i] = ahead
-			l.reads.Go(func() { l.load(ahead, i, read) })
+			l.reads.Go(func() { l.load(ahead, i) })
 		}
 	}
 	l.mu.Unlock()
 	if fresh {
 		defer l.reads.Done()
-		l.load(mine, group, read)
+		l.load(mine, group)
 	} else {
 		<-mine.done
 	}
-	return mine.places, mine.err
+	return mine.points, mine.err
 }
 
 // drop lets go of the groups before the given one, whose reads it waits for. The caller holds mu.
-func (l *loader[T]) drop(group int) {
+func (l *loader) drop(group int) {
 	for ; l.first < group; l.first++ {
 		if gone := l.loads[l.first]; gone != nil {
 			<-gone.done // it was requested, or read ahead, so this ends
 			l.n.Add(-gone.n.Load())
 			l.loads[l.first] = nil
-			if l.recycle != nil {
-				l.recycle(gone.places)
+			if l.recycles {
+				recycle(gone.points)
 			}
 		}
 	}
 }
 
-// release lets go of all groups. A group that is requested again is read again.
-func (l *loader[T]) release() {
+// release lets go of all that has been read. A group that is requested again is read again.
+func (l *loader) release() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.drop(len(l.loads))
+	if l.windowed != nil {
+		l.windowed.points, l.windowed.marks = nil, nil
+	}
+	l.n.Add(-int64(l.marks))
+	l.marks = 0
 }
 
 // load reads a group.
-func (l *loader[T]) load(into *load[T], group int, read reader[T]) {
+func (l *loader) load(into *load, group int) {
 	defer close(into.done)
-	into.places, into.err = read(l.ctx, group, func(n int) error {
+	into.points, into.err = l.read(l.ctx, l.groups[group], func(n int) error {
 		into.n.Add(int64(n))
 		return l.hold(n)
 	})

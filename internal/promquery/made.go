@@ -33,8 +33,8 @@ func (g growth) max(other growth) growth {
 	return growth{max(g.fixed, other.fixed), max(g.times, other.times)}
 }
 
-// of returns the length for all series so far.
-func (m *made) of(g growth) float64 {
+// total returns the length for all series so far.
+func (m *made) total(g growth) float64 {
 	return (g.fixed*float64(m.series) + g.times*float64(m.longest)) * float64(m.steps)
 }
 
@@ -101,11 +101,11 @@ func (m *made) over(found []foundSeries, maxSamples int64) error {
 		}
 		m.longest += longest
 	}
-	if bytes := m.of(m.bytes); bytes > float64(maxSamples)*sampleBytes {
+	if bytes := m.total(m.bytes); bytes > float64(maxSamples)*sampleBytes {
 		return &query.RequestError{Message: fmt.Sprintf("label_replace, label_join and other functions may make %.0f MB of labels for %d series, more than the %d samples "+
 			"that a query may hold take (--query-max-samples): narrow the selectors, or use shorter texts", bytes/1e6, m.series, maxSamples)}
 	}
-	if m.of(m.matching) > maxMatching {
+	if m.total(m.matching) > maxMatching {
 		return &query.RequestError{Message: fmt.Sprintf("the patterns of label_replace would take too long for %d series: narrow the selectors, or use shorter patterns", m.series)}
 	}
 	return nil

@@ -141,22 +141,22 @@ func (q *querier) Select(
 	q.mu.Unlock()
 	// For timestamp(), the engine takes the iterators of all series at once.
 	keep := sortSeries || hints != nil && hints.Func == "timestamp"
-	held := newHeld(ctx, &q.reads, found.groups, q.account, keep)
 	warn = q.prep.reads(matchers).Warnings(warn)
-	asked := q.prep.of(matchers)
+	asked := q.prep.selection(matchers)
+	l := newLoader(ctx, &q.reads, found.groups, q.account, keep)
 	if r := asked.rows; r != nil {
-		return newSet(ctx, series, warn, &rowSource{reading: r, q: q.q, warn: warn, loader: newLoader[[]query.Span](held)})
-	}
-	raw := samples{mint: mint, maxt: maxt, warn: warn, loader: newLoader[points](held)}
-	if q.prep != nil && !keep {
+		l.read = (&rows{reading: r, q: q.q, warn: warn}).read
+	} else {
+		l.windowed = asked.windows
 		// The engine evaluates one series after the other.
-		raw.loader.recycle = recycle
+		l.recycles = q.prep != nil && !keep
+		s := samples{mint: mint, maxt: maxt, windows: l.windowed != nil, alone: len(found.groups) == 1, recycles: l.recycles, warn: warn}
+		if w := l.windowed; w != nil {
+			s.mint, s.maxt = w.grid.startMs-w.rangeMs+1, w.grid.last()
+		}
+		l.read = s.read
 	}
-	if w := asked.windows; w != nil {
-		raw.mint, raw.maxt, raw.windows = w.grid.startMs-w.rangeMs+1, w.grid.last(), true
-		return newSet(ctx, series, warn, &windowSource{samples: raw, windowed: w})
-	}
-	return newSet(ctx, series, warn, &raw)
+	return &set{ctx: ctx, all: series, at: -1, warn: warn, loader: l}
 }
 
 // find returns the series that the matchers select and the hints allow. The error is a

@@ -45,8 +45,8 @@ func newPreparation(ctx context.Context) *preparation {
 	}
 }
 
-// of returns what the selector with the given matchers reads. The engine's own, such as that of info, read raw samples.
-func (p *preparation) of(matchers []*labels.Matcher) *selected {
+// selection returns what the selector with the given matchers reads. The engine's own, such as that of info, read raw samples.
+func (p *preparation) selection(matchers []*labels.Matcher) *selected {
 	if p != nil && len(matchers) > 0 && p.selected[matchers[0]] != nil {
 		return p.selected[matchers[0]]
 	}
@@ -55,7 +55,7 @@ func (p *preparation) of(matchers []*labels.Matcher) *selected {
 
 // add returns what the selector with the given matchers reads, for changing it.
 func (p *preparation) add(matchers []*labels.Matcher) *selected {
-	s := p.of(matchers)
+	s := p.selection(matchers)
 	p.selected[matchers[0]] = s
 	return s
 }
@@ -71,7 +71,7 @@ func (p *preparation) name(e parser.Expr) {
 			vs = ranged.VectorSelector.(*parser.VectorSelector)
 		}
 		// A range selector comes before its own selector, which has the same key.
-		if vs != nil && len(vs.LabelMatchers) > 0 && p.of(vs.LabelMatchers).text == "" {
+		if vs != nil && len(vs.LabelMatchers) > 0 && p.selection(vs.LabelMatchers).text == "" {
 			p.add(vs.LabelMatchers).text = node.String()
 		}
 		return nil
@@ -83,7 +83,7 @@ func (p *preparation) reads(matchers []*labels.Matcher) *query.Reads {
 	if p == nil || p.levels == nil || len(matchers) == 0 {
 		return nil
 	}
-	text := p.of(matchers).text
+	text := p.selection(matchers).text
 	if text == "" {
 		text = (&parser.VectorSelector{LabelMatchers: matchers}).String()
 	}

@@ -14,40 +14,23 @@ import (
 	"github.com/quern/quern/internal/query"
 )
 
-// source reads the points of a selector's series, and counts those that it makes.
-type source interface {
-	points(at place, own *own) (points, error)
-	// release lets go of all that has been read.
-	release()
-}
-
-// samples is the source for raw samples in [mint, maxt].
+// samples reads the points of selectors over raw samples in [mint, maxt].
 type samples struct {
 	mint, maxt int64
-	windows    bool // for a windowSource
+	windows    bool // without the samples that say that a series has ended, since windows do not have them
+	alone      bool // the selector has one group
+	recycles   bool // as of the loader
 	warn       *query.Warnings
-	loader     *loader[points]
 }
 
-func (s *samples) points(at place, own *own) (points, error) {
-	*own = s.loader.begin(s)
-	return s.read(at)
-}
-
-func (s *samples) read(at place) (points, error) {
-	found, err := s.loader.get(at.group, func(ctx context.Context, group int, hold func(n int) error) ([]points, error) {
-		g := s.loader.groups[group]
-		if len(s.loader.groups) == 1 && len(g.IDs()) <= fewSeries {
-			if borders := g.Borders(s.mint, s.maxt+1); len(borders) > 2 {
-				return s.readStretches(ctx, g, borders, hold)
-			}
+// read is a reader.
+func (s *samples) read(ctx context.Context, g query.Group, hold func(n int) error) ([]points, error) {
+	if s.alone && len(g.IDs()) <= fewSeries {
+		if borders := g.Borders(s.mint, s.maxt+1); len(borders) > 2 {
+			return s.readStretches(ctx, g, borders, hold)
 		}
-		return s.readGroup(ctx, g, s.mint, s.maxt+1, hold)
-	})
-	if err != nil {
-		return nil, err
 	}
-	return found[at.i], nil
+	return s.readGroup(ctx, g, s.mint, s.maxt+1, hold)
 }
 
 // fewSeries is the number of series up to which a group that is alone is read in stretches of time. Of more, there would be
@@ -87,8 +70,8 @@ func (s *samples) readStretches(ctx context.Context, g query.Group, borders []in
 				return nil, err
 			}
 		}
-		if s.loader.recycle != nil {
-			s.loader.recycle(later)
+		if s.recycles {
+			recycle(later)
 		}
 	}
 	return out, nil
@@ -103,7 +86,7 @@ func (s *samples) readGroup(ctx context.Context, g query.Group, fromMs, toMs int
 	}
 	err := g.Samples(ctx, fromMs, toMs, s.warn, hold, func(i int, samples []metric.Sample) error {
 		p := out[i]
-		if cap(p) == 0 && s.loader.recycle != nil {
+		if cap(p) == 0 && s.recycles {
 			p = recycled(len(samples) + int(min(s.rest(samples, roomMs), maxRecycled)))
 		}
 		if more := len(samples) - (cap(p) - len(p)); more > 0 {
@@ -140,8 +123,6 @@ func (s *samples) rest(more []metric.Sample, toMs int64) float64 {
 	first, last := more[0].TimeMs, more[len(more)-1].TimeMs
 	return max(0, float64(toMs-last)*float64(len(more)-1)/float64(max(last-first, 1)))
 }
-
-func (s *samples) release() { s.loader.release() }
 
 const (
 	sampleBytes = query.SampleBytes

@@ -85,11 +85,7 @@ type set struct {
 	all    []*foundSeries
 	at     int
 	warn   *query.Warnings
-	source source
-}
-
-func newSet(ctx context.Context, all []*foundSeries, warn *query.Warnings, src source) *set {
-	return &set{ctx: ctx, all: all, at: -1, warn: warn, source: src}
+	loader *loader
 }
 
 func (s *set) Next() bool {
@@ -125,9 +121,8 @@ func (s *series) Iterator(it chunkenc.Iterator) chunkenc.Iterator {
 	if !ok {
 		into = new(iterator)
 	}
-	into.own.free()
 	*into = iterator{at: -1, ctx: s.set.ctx}
-	p, err := s.set.source.points(s.place, &into.own)
+	p, err := s.set.loader.points(s.place)
 	if err == nil {
 		err = s.set.ctx.Err()
 	}

@@ -63,7 +63,7 @@ func (r *rewriter) windows(e *parser.Call, g grid) *parser.Call {
 			continue
 		}
 		vs := sel.VectorSelector.(*parser.VectorSelector)
-		if extended(sel) || r.prep.of(vs.LabelMatchers).rows != nil { // it looks beyond its windows, or reads rows
+		if extended(sel) || r.prep.selection(vs.LabelMatchers).rows != nil { // it looks beyond its windows, or reads rows
 			return e
 		}
 		w.args, w.grid, w.rangeMs = e.Args, g.at(vs.Timestamp, vs.OriginalOffset), sel.Range.Milliseconds()
@@ -170,31 +170,4 @@ func mayBeNoCounter(name string) bool {
 		}
 	}
 	return name != ""
-}
-
-// windowSource is the source for a selector with windows: its points are marks. Samples that say that a series has ended are
-// left out, since windows do not have them. Only the windows refer to the points that were read, and only to those of one
-// series at a time.
-type windowSource struct {
-	samples
-	*windowed
-}
-
-func (s *windowSource) points(at place, own *own) (points, error) {
-	*own = s.loader.begin(s)
-	s.windowed.points = nil
-	p, err := s.read(at)
-	if err != nil {
-		return nil, err
-	}
-	marks, err := s.begin(s.loader.ctx, p)
-	if err != nil {
-		return nil, err
-	}
-	return marks, own.add(len(marks))
-}
-
-func (s *windowSource) release() {
-	s.windowed.points, s.marks = nil, nil
-	s.samples.release()
 }
