@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/limits"
 )
@@ -57,16 +59,32 @@ type Options struct {
 }
 
 // Door tells who sends a request.
+//
+// It limits how often one address may guess passwords, or one user or token log in. There is no limit for a name: whoever
+// fails for it, from a few addresses, would keep its owner out. What bounds the guesses of all addresses together is that
+// Users compare one password at a time.
 type Door struct {
-	opts     Options
-	attempts *attempts // at passwords
-	logins   *attempts // with success
+	opts    Options
+	guesses limits.Meters[origin] // at passwords
+	logins  limits.Meters[string] // with success, by user and token: each writes a line of the audit log
 }
 
 // NewDoor returns a door.
-func NewDoor(opts Options) *Door {
-	return &Door{opts: opts, attempts: newAttempts(opts.Clock), logins: newAttempts(opts.Clock)}
+func NewDoor(opts Options) *Door { return &Door{opts: opts} }
+
+// origin is an address that guesses: a client, or by name what stands for many.
+type origin struct {
+	client limits.Client
+	name   string
 }
+
+// wait returns how long a meter allows nothing; 0 is not at all.
+func (d *Door) wait(meter *rate.Limiter) time.Duration {
+	return time.Duration(max(0, 1-meter.TokensAt(steady(d.opts.Clock))) / float64(meter.Limit()) * float64(time.Second))
+}
+
+// steady is a time for limiters, on which it has no effect that the clock is set.
+func steady(clk clock.Clock) time.Time { return time.Unix(0, 0).Add(clk.Elapsed()) }
 
 // Refusal is why a request is not served, with the status code to answer.
 type Refusal struct {
@@ -185,13 +203,13 @@ func (d *Door) Login(r *http.Request, user, password string) (Grant, *http.Cooki
 	if err != nil {
 		return Grant{}, nil, err
 	}
-	holder := origin{name: with.User + "\n" + with.Token, allowance: perHolder}
-	if wait := d.logins.wait(holder); wait > 0 {
+	logins := d.logins.Get(with.User+"\n"+with.Token, 6*time.Second, 100)
+	if wait := d.wait(logins); wait > 0 {
 		return Grant{}, nil, &Refusal{
 			Code: http.StatusTooManyRequests, After: wait, Message: fmt.Sprintf("too many logins: wait %s", wait.Round(time.Second)),
 		}
 	}
-	d.logins.take(holder)
+	logins.AllowN(steady(d.opts.Clock), 1)
 	text, ends, err := d.opts.Sessions.begin(r.Context(), with)
 	if err != nil {
 		return Grant{}, nil, err
@@ -206,11 +224,11 @@ func (d *Door) begin(r *http.Request, user, password string) (Grant, session, er
 		return grant, session{User: user, Mark: mark}, err
 	}
 	id, _, _ := split(password)
-	from := d.from(r)
-	if err := d.mayTry(r, from, "token "+id); err != nil {
+	guesses := d.guessesOf(r)
+	if err := d.mayTry(r, guesses, "token "+id); err != nil {
 		return Grant{}, session{}, err
 	}
-	succeeded := d.attempts.take(from)
+	succeeded := d.take(guesses)
 	grant, err := d.token(r, password)
 	if err == nil {
 		succeeded()
@@ -240,15 +258,15 @@ func (d *Door) Logout(r *http.Request) (Grant, *http.Cookie, error) {
 
 // password judges a user's password.
 func (d *Door) password(r *http.Request, user, password string) (Grant, error) {
-	from := d.from(r)
-	if err := d.mayTry(r, from, user); err != nil {
+	guesses := d.guessesOf(r)
+	if err := d.mayTry(r, guesses, user); err != nil {
 		return Grant{}, err
 	}
 	admin := Grant{Name: "user " + user, Roles: Admin}
 	if d.opts.Users.Knows(user, password) { // counted for no moment, however many come at once
 		return admin, nil
 	}
-	succeeded := d.attempts.take(from)
+	succeeded := d.take(guesses)
 	right, err := d.opts.Users.Check(user, password)
 	switch {
 	case err != nil:
@@ -263,8 +281,8 @@ func (d *Door) password(r *http.Request, user, password string) (Grant, error) {
 }
 
 // mayTry returns an error while an address has failed too often.
-func (d *Door) mayTry(r *http.Request, from origin, name string) error {
-	wait := d.attempts.wait(from)
+func (d *Door) mayTry(r *http.Request, guesses *rate.Limiter, name string) error {
+	wait := d.wait(guesses)
 	if wait == 0 {
 		return nil
 	}
@@ -275,11 +293,19 @@ func (d *Door) mayTry(r *http.Request, from origin, name string) error {
 	}
 }
 
-func (d *Door) from(r *http.Request) origin {
+// take counts a guess, so that those at the same time are counted too. It returns what takes that back if it was right.
+func (d *Door) take(guesses *rate.Limiter) (succeeded func()) {
+	now := steady(d.opts.Clock)
+	taken := guesses.ReserveN(now, 1)
+	return func() { taken.CancelAt(now) }
+}
+
+// guessesOf returns the meter of an address. One that stands for many clients has that of many.
+func (d *Door) guessesOf(r *http.Request) *rate.Limiter {
 	if client := d.opts.Clients.Of(r.RemoteAddr); client != (limits.Client{}) {
-		return origin{client: client, allowance: perAddress}
+		return d.guesses.Get(origin{client: client}, 6*time.Second, 10)
 	}
-	return origin{name: host(r), allowance: perProxy}
+	return d.guesses.Get(origin{name: host(r)}, time.Second, 100)
 }
 
 // certificate returns the name in the client's certificate, "" if the client has shown none that a CA of the web

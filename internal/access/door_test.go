@@ -246,16 +246,6 @@ func TestGuessingFromMany(t *testing.T) {
 	require.Equal(t, 3*(10+599/6), guesses)
 }
 
-// TestGuessingTakesNoMemory: however many addresses fail, few are remembered.
-func TestGuessingTakesNoMemory(t *testing.T) {
-	e := newEntrance(t, access.Locked)
-	name := strings.Repeat("x", 1<<10)
-	for i := range 10_000 {
-		require.Equal(t, 401, e.login(fmt.Sprintf("10.0.%d.%d:1", i>>8, i&255), fmt.Sprint(i, name), "wrong"))
-	}
-	require.LessOrEqual(t, e.Remembered(), access.MostRemembered)
-}
-
 // TestAuditOfFailures: the log names who failed, escaped and bounded, and at most one line a second for an address.
 func TestAuditOfFailures(t *testing.T) {
 	e := newEntrance(t, access.Locked)

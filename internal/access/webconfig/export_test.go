@@ -8,9 +8,3 @@ func (c *Config) HoldTurn() (waiting func() int, release func()) {
 	c.cache.turn.Lock()
 	return func() int { return len(c.cache.waiting) }, c.cache.turn.Unlock
 }
-
-// LimitedClients is limitedClients.
-const LimitedClients = limitedClients
-
-// Limited returns the number of clients whose rate is remembered.
-func (c *Config) Limited() int { return len(c.limits) }

@@ -23,7 +23,6 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -33,7 +32,6 @@ import (
 	"github.com/prometheus/exporter-toolkit/web"
 	"go.yaml.in/yaml/v3"
 	"golang.org/x/crypto/bcrypt"
-	"golang.org/x/time/rate"
 
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/limits"
@@ -45,8 +43,6 @@ const (
 	// soon is how long before its end a certificate is complained about, and sayEvery how often.
 	soon     = 14 * 24 * time.Hour
 	sayEvery = 6 * time.Hour
-	// limitedClients bounds the clients that rate_limit remembers. Beyond it all are forgotten.
-	limitedClients = 4096
 )
 
 // ciphers are those of TLS 1.2 that are offered, and ciphers13 all of TLS 1.3.
@@ -74,12 +70,10 @@ type Config struct {
 	failed string // why the files could not be used the last time
 	cache  passwords
 
-	mu     sync.Mutex
-	limits map[limits.Client]*rate.Limiter
-
-	saysEnd *limits.Throttle
-	good    prometheus.Gauge
-	reloads *prometheus.CounterVec
+	requests limits.Meters[limits.Client]
+	saysEnd  *limits.Throttle
+	good     prometheus.Gauge
+	reloads  *prometheus.CounterVec
 }
 
 // content is what the files say. It does not change.
@@ -101,7 +95,7 @@ func Open(path string, opts Options) (*Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--web.config.file %s: %w", path, err)
 	}
-	c := &Config{path: path, opts: opts, saysEnd: limits.NewThrottle(opts.Clock, sayEvery), cache: newPasswords(), limits: make(map[limits.Client]*rate.Limiter)}
+	c := &Config{path: path, opts: opts, saysEnd: limits.NewThrottle(opts.Clock, sayEvery), cache: newPasswords()}
 	c.now.Store(first)
 	c.register()
 	c.lookAtEnd()
@@ -232,17 +226,7 @@ func (c *Config) Allow(who limits.Client) bool {
 	if most.Interval <= 0 {
 		return true
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	limit := c.limits[who]
-	if limit == nil {
-		if len(c.limits) >= limitedClients {
-			clear(c.limits)
-		}
-		limit = rate.NewLimiter(rate.Every(most.Interval), most.Burst)
-		c.limits[who] = limit
-	}
-	return limit.AllowN(c.opts.Clock.Now(), 1)
+	return c.requests.Get(who, most.Interval, most.Burst).AllowN(c.opts.Clock.Now(), 1)
 }
 
 // CertificateRequired returns whether each client must have a certificate that the file's CA has signed.
