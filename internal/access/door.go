@@ -51,11 +51,9 @@ type Options struct {
 	Clients *limits.Clients
 	// Audit receives what fails. Required.
 	Audit *Audit
-	// Users are required for Locked, and ignored otherwise.
-	Users Users
-	// Tokens and Sessions are those of the store. A store that keeps no documents has neither.
-	Tokens   *Tokens
-	Sessions *Sessions
+	// Users and Tokens are required for Locked, and ignored otherwise.
+	Users  Users
+	Tokens *Tokens
 }
 
 // Door tells who sends a request.
@@ -66,7 +64,7 @@ type Options struct {
 type Door struct {
 	opts    Options
 	guesses limits.Meters[origin] // at passwords
-	logins  limits.Meters[string] // with success, by user and token: each writes a line of the audit log
+	logins  limits.Meters[string] // with success, by user and token: each stores a session, and writes a line of the audit log
 }
 
 // NewDoor returns a door.
@@ -116,7 +114,7 @@ func (d *Door) Identify(r *http.Request) (Grant, error) {
 	if header := r.Header.Get("Authorization"); header != "" {
 		return d.credential(r, header)
 	}
-	if cookie, err := r.Cookie(cookieName(r)); err == nil && d.opts.Sessions != nil {
+	if cookie, err := r.Cookie(cookieName(r)); err == nil {
 		return d.session(r, cookie.Value)
 	}
 	if cert := certificate(r); cert != "" && !d.opts.Users.HasUsers() {
@@ -146,9 +144,6 @@ func (d *Door) credential(r *http.Request, header string) (Grant, error) {
 
 // token judges a token.
 func (d *Door) token(r *http.Request, text string) (Grant, error) {
-	if d.opts.Tokens == nil {
-		return Grant{}, unauthorized("the store of this server keeps no tokens")
-	}
 	token, err := d.opts.Tokens.Verify(r.Context(), text)
 	if err != nil {
 		id, _, _ := split(text)
@@ -168,18 +163,18 @@ func (t *Token) grant() Grant {
 // session judges a cookie. Only the server's own pages may change anything by it: a browser sends it on behalf of
 // others that share the host's name, too.
 func (d *Door) session(r *http.Request, cookie string) (Grant, error) {
-	sent, err := d.opts.Sessions.check(cookie)
+	sent, err := d.opts.Tokens.session(r.Context(), cookie)
 	if err != nil {
 		return Grant{}, err
 	}
 	if r.Method != http.MethodGet && r.Method != http.MethodHead && !ownPage(r) {
 		return Grant{}, &Refusal{Code: http.StatusForbidden, Message: "a login by cookie is only for the pages of this server"}
 	}
-	return d.holder(r, &sent)
+	return d.holder(r, sent.login)
 }
 
 // holder returns what a session is granted: what began it is granted now.
-func (d *Door) holder(r *http.Request, by *session) (Grant, error) {
+func (d *Door) holder(r *http.Request, by *login) (Grant, error) {
 	if by.Token != "" {
 		token, err := d.opts.Tokens.ByID(r.Context(), by.Token)
 		if err != nil {
@@ -196,44 +191,37 @@ func (d *Door) holder(r *http.Request, by *session) (Grant, error) {
 // Login begins a session of a user with a password, or of a token as the password. It returns what is granted, and
 // the cookie.
 func (d *Door) Login(r *http.Request, user, password string) (Grant, *http.Cookie, error) {
-	if d.opts.Lock != Locked || d.opts.Sessions == nil {
+	if d.opts.Lock != Locked {
 		return Grant{}, nil, &Refusal{Code: http.StatusBadRequest, Message: "nobody needs to log in here"}
 	}
 	grant, with, err := d.begin(r, user, password)
 	if err != nil {
 		return Grant{}, nil, err
 	}
-	logins := d.logins.Get(with.User+"\n"+with.Token, 6*time.Second, 100)
+	// Of the sessions that one may begin while one lasts, the store has room for those of many.
+	logins := d.logins.Get(with.User+"\n"+with.Token, time.Minute, 100)
 	if wait := d.wait(logins); wait > 0 {
 		return Grant{}, nil, &Refusal{
 			Code: http.StatusTooManyRequests, After: wait, Message: fmt.Sprintf("too many logins: wait %s", wait.Round(time.Second)),
 		}
 	}
 	logins.AllowN(steady(d.opts.Clock), 1)
-	text, ends, err := d.opts.Sessions.begin(r.Context(), with)
+	token, text, err := d.opts.Tokens.create(r.Context(), body{Login: &with}, sessionLasts)
 	if err != nil {
 		return Grant{}, nil, err
 	}
-	return grant, cookie(r, text, ends), nil
+	return grant, cookie(r, text, time.UnixMilli(token.ExpiresMs).UTC()), nil
 }
 
-func (d *Door) begin(r *http.Request, user, password string) (Grant, session, error) {
-	if !isToken(password) {
-		grant, err := d.password(r, user, password)
-		mark, _ := d.opts.Users.Fingerprint(user)
-		return grant, session{User: user, Mark: mark}, err
+// begin judges who logs in. Nobody guesses a token, so that there is no limit for them.
+func (d *Door) begin(r *http.Request, user, password string) (Grant, login, error) {
+	if isToken(password) {
+		grant, err := d.token(r, password)
+		return grant, login{Token: grant.Token}, err
 	}
-	id, _, _ := split(password)
-	guesses := d.guessesOf(r)
-	if err := d.mayTry(r, guesses, "token "+id); err != nil {
-		return Grant{}, session{}, err
-	}
-	succeeded := d.take(guesses)
-	grant, err := d.token(r, password)
-	if err == nil {
-		succeeded()
-	}
-	return grant, session{Token: id}, err
+	grant, err := d.password(r, user, password)
+	mark, _ := d.opts.Users.Fingerprint(user)
+	return grant, login{User: user, Mark: mark}, err
 }
 
 // Logout ends the session of a request. It returns what was granted, and the cookie that replaces the session's, whatever
@@ -242,18 +230,21 @@ func (d *Door) Logout(r *http.Request) (Grant, *http.Cookie, error) {
 	gone := cookie(r, "", time.Unix(1, 0))
 	gone.MaxAge = -1
 	sent, err := r.Cookie(cookieName(r))
-	if err != nil || d.opts.Sessions == nil {
+	if err != nil || d.opts.Lock != Locked {
 		return Grant{}, gone, nil //nolint:nilerr // without a session there is nothing to end
 	}
-	ended, err := d.opts.Sessions.check(sent.Value)
+	ended, err := d.opts.Tokens.session(r.Context(), sent.Value)
 	switch {
-	case errors.Is(err, errNotLoaded): // nobody knows whether it is a session
+	case errors.Is(err, errNoSession):
+		return Grant{}, gone, nil
+	case err != nil: // nobody knows whether it is a session
 		return Grant{}, gone, err
-	case err != nil:
-		return Grant{}, gone, nil //nolint:nilerr // it is no session, or has ended
 	}
-	grant, _ := d.holder(r, &ended)
-	return grant, gone, d.opts.Sessions.end(r.Context(), ended)
+	grant, _ := d.holder(r, ended.login)
+	if err := d.opts.Tokens.Revoke(r.Context(), ended.ID, grant.Name); err != nil {
+		return grant, gone, fmt.Errorf("the login has ended here only: %w", err)
+	}
+	return grant, gone, nil
 }
 
 // password judges a user's password.

@@ -67,8 +67,7 @@ type entrance struct {
 
 	metrics *prometheus.Registry
 
-	tokens   *access.Tokens
-	sessions *access.Sessions
+	tokens *access.Tokens
 }
 
 func newEntrance(t *testing.T, lock access.Lock) *entrance {
@@ -80,9 +79,9 @@ func newEntrance(t *testing.T, lock access.Lock) *entrance {
 func newEntranceOver(t *testing.T, lock access.Lock, docs *accesstest.Memory) *entrance {
 	t.Helper()
 	e := &entrance{docs: docs, t: t, clk: clock.NewSimulated(start), users: &users{names: []string{"admin"}, known: make(map[string]bool)}, log: &bytes.Buffer{}, metrics: prometheus.NewRegistry()}
-	e.tokens, e.sessions = access.NewTokens(docs, e.clk, slog.New(slog.NewTextHandler(e.log, nil))), access.NewSessions(docs, e.clk)
+	e.tokens = access.NewTokens(docs, e.clk, slog.New(slog.NewTextHandler(e.log, nil)))
 	e.Door = access.NewDoor(access.Options{
-		Tokens: e.tokens, Sessions: e.sessions, Hosts: access.Hosts{"Quern.example"},
+		Tokens: e.tokens, Hosts: access.Hosts{"Quern.example"},
 		Lock: lock, Clock: e.clk, Clients: limits.NewClients(limits.Loopback()), Users: e.users,
 		Audit: access.NewAudit(slog.New(slog.NewTextHandler(e.log, nil)), e.clk, e.metrics),
 	})

@@ -1,7 +1,4 @@
 package access
 
-// MaxEnded is maxEnded.
-const MaxEnded = maxEnded
-
 // MaxTokens is maxTokens.
 const MaxTokens = maxTokens

@@ -46,15 +46,21 @@ const (
 	// DefaultLasts is how long a token is valid unless its maker says otherwise.
 	DefaultLasts = 90 * 24 * time.Hour
 
-	// RefreshEvery is the time after which a process learns what others have done to tokens and sessions.
+	// maxTokenBytes bounds the document of a token.
+	maxTokenBytes = 8 << 10
+
+	// RefreshEvery is the time after which a process learns what others have done to tokens and logins, and the longest
+	// time that this may take.
 	RefreshEvery = 3 * time.Second
+	// clockError is how far the clocks of processes may differ.
+	clockError = 10 * time.Minute
 	// lookUps is how many unknown tokens are looked up in the store at once, and one more each lookUpEvery.
 	lookUps     = 10
 	lookUpEvery = 200 * time.Millisecond
 	lookUpTime  = 5 * time.Second
 )
 
-// Documents are what tokens and sessions are kept in.
+// Documents are what tokens are kept in, those of logins too.
 type Documents = shelf.Documents
 
 // Token is what is known of a token. The secret is known only to who holds it.
@@ -69,6 +75,7 @@ type Token struct {
 	Match  []string
 	Limits TokenLimits
 
+	login *login            // nil unless a login made it
 	sum   [sha256.Size]byte // of the secret
 	bound *bound.Bound
 	rate  *limits.Rate
@@ -96,6 +103,7 @@ type body struct {
 	ExpiresMs int64    `json:"expires_ms,omitempty"`
 	Match     []string `json:"match,omitempty"`
 	TokenLimits
+	Login *login `json:"login,omitempty"`
 }
 
 // NewToken says what a token is made with.
@@ -158,7 +166,8 @@ func (n *NewToken) enforceable() error {
 //  2. A version of a token that was seen is never replaced by an earlier one. So what this process has revoked stays
 //     revoked. A token that the store has forgotten is unknown, also to a process that has missed that it was revoked.
 //  3. While the store does not answer, known tokens go on. Unknown ones are neither accepted nor called wrong.
-//  4. A token that is to be revoked is refused at once, also while the store cannot be written. Each Refresh tries to
+//  4. A token that a login made is of use as the cookie of a page only, and is forgotten when it has ended.
+//  5. A token that is to be revoked is refused at once, also while the store cannot be written. Each Refresh tries to
 //     write again what it owes the store.
 type Tokens struct {
 	shelf   *shelf.Shelf
@@ -167,7 +176,7 @@ type Tokens struct {
 	lookUps *rate.Limiter
 
 	mu   sync.Mutex
-	of   map[string]*stored
+	byID map[string]*stored
 	owed map[string]string // who revokes the tokens of which the store does not know yet that they are
 }
 
@@ -183,24 +192,33 @@ type stored struct {
 func NewTokens(docs Documents, clk clock.Clock, log *slog.Logger) *Tokens {
 	return &Tokens{
 		shelf: shelf.New(shelf.Options{
-			Documents: docs, Clock: clk, Kind: tokenKind, MaxBytes: storage.MaxDocumentBody, Kept: 1, Most: maxTokens, Protects: true,
+			Documents: docs, Clock: clk, Kind: tokenKind, MaxBytes: maxTokenBytes, Kept: 1, Most: maxTokens,
 		}),
 		clk: clk, log: log, lookUps: rate.NewLimiter(rate.Every(lookUpEvery), lookUps),
-		of: make(map[string]*stored), owed: make(map[string]string),
+		byID: make(map[string]*stored), owed: make(map[string]string),
 	}
 }
 
-// Refresh learns what has changed in the store, and writes what it owes the store. After an error, what was known still
-// holds.
+// Refresh learns what has changed in the store, and writes what it owes the store, the end of logins too. After an error,
+// what was known still holds.
 func (t *Tokens) Refresh(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, RefreshEvery)
+	defer cancel()
 	if err := t.learn(ctx); err != nil {
 		return err
 	}
+	past := clock.NowMs(t.clk) - clockError.Milliseconds()
 	t.mu.Lock()
 	owed := maps.Clone(t.owed)
+	for id, s := range t.byID {
+		if s.token != nil && s.token.login != nil && s.token.ExpiresMs < past {
+			owed[id] = ""
+		}
+	}
 	t.mu.Unlock()
 	for id, by := range owed {
-		if err := t.settle(ctx, id, by); err != nil {
+		// Another process may have been faster.
+		if err := t.settle(ctx, id, by); err != nil && !errors.As(err, new(*InvalidError)) {
 			return err
 		}
 	}
@@ -210,7 +228,7 @@ func (t *Tokens) Refresh(ctx context.Context) error {
 // learn learns what has changed in the store.
 func (t *Tokens) learn(ctx context.Context) error {
 	t.mu.Lock()
-	gone := maps.Clone(t.of)
+	gone := maps.Clone(t.byID)
 	t.mu.Unlock()
 	for head, err := range t.shelf.Documents.Documents(ctx, tokenKind) {
 		if err != nil {
@@ -218,7 +236,7 @@ func (t *Tokens) learn(ctx context.Context) error {
 		}
 		delete(gone, head.ID)
 		t.mu.Lock()
-		known := t.of[head.ID]
+		known := t.byID[head.ID]
 		t.mu.Unlock()
 		if known != nil && known.version >= head.Version {
 			continue
@@ -235,7 +253,7 @@ func (t *Tokens) learn(ctx context.Context) error {
 		// A list leaves out what lies in a damaged block, too.
 		if _, err := t.shelf.Documents.Document(ctx, tokenKey(id), 0); errors.Is(err, storage.ErrNoDocument) {
 			t.mu.Lock()
-			delete(t.of, id)
+			delete(t.byID, id)
 			t.mu.Unlock()
 		}
 	}
@@ -257,10 +275,10 @@ func (t *Tokens) read(ctx context.Context, id string) (*stored, error) {
 func (t *Tokens) keep(id string, s *stored) *stored {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if known := t.of[id]; known != nil && known.version >= s.version {
+	if known := t.byID[id]; known != nil && known.version >= s.version {
 		return known
 	}
-	t.of[id] = s
+	t.byID[id] = s
 	if s.refused != "" && s.refused != revoked {
 		t.log.Error("token cannot be used", "id", id, "reason", s.refused)
 	}
@@ -292,7 +310,7 @@ func (t *Tokens) parse(d *storage.Document) *stored {
 	}
 	s.token = &Token{
 		ID: d.ID, Name: b.Name, Roles: roles, Author: b.Author, CreatedMs: b.CreatedMs, ExpiresMs: b.ExpiresMs,
-		Match: b.Match, Limits: b.TokenLimits, sum: [sha256.Size]byte(sum),
+		Match: b.Match, Limits: b.TokenLimits, login: b.Login, sum: [sha256.Size]byte(sum),
 	}
 	want := NewToken{Roles: roles, Match: b.Match, Limits: b.TokenLimits}
 	if err := want.enforceable(); err != nil {
@@ -310,6 +328,15 @@ func (t *Tokens) parse(d *storage.Document) *stored {
 
 // Verify returns the token that a text is, or a *Refusal.
 func (t *Tokens) Verify(ctx context.Context, text string) (*Token, error) {
+	token, err := t.verify(ctx, text)
+	if err == nil && token.login != nil {
+		return nil, errUnknown
+	}
+	return token, err
+}
+
+// verify is Verify for the tokens of logins too.
+func (t *Tokens) verify(ctx context.Context, text string) (*Token, error) {
 	id, secret, ok := split(text)
 	if !ok {
 		return nil, unauthorized("this is not a token: tokens begin with %s", tokenPrefix)
@@ -351,7 +378,7 @@ func stamp(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.RFC333
 // lookUp returns what is known of an id, from the store if this process has not met it.
 func (t *Tokens) lookUp(ctx context.Context, id string) (*stored, error) {
 	t.mu.Lock()
-	known := t.of[id]
+	known := t.byID[id]
 	if _, ended := t.owed[id]; ended {
 		known = &stored{refused: revoked}
 	}
@@ -369,7 +396,7 @@ func (t *Tokens) lookUp(ctx context.Context, id string) (*stored, error) {
 	case errors.Is(err, storage.ErrNoDocument):
 		return nil, errUnknown
 	case err != nil:
-		return nil, &Refusal{Code: http.StatusServiceUnavailable, Message: "this token cannot be looked up now: the store does not answer", After: 5 * time.Second}
+		return nil, &Refusal{Code: http.StatusServiceUnavailable, Message: "this token or login cannot be looked up now: the store does not answer", After: 5 * time.Second}
 	}
 	return known, nil
 }
@@ -389,20 +416,25 @@ func (t *Tokens) Create(ctx context.Context, n NewToken) (*Token, string, error)
 	if err := n.validate(); err != nil {
 		return nil, "", err
 	}
+	return t.create(ctx, body{
+		Name: n.Name, Roles: n.Roles.Names(), Author: n.Author, Match: n.Match, TokenLimits: n.Limits,
+	}, n.Lasts)
+}
+
+// create makes a token that lasts for a time, 0 for ever.
+func (t *Tokens) create(ctx context.Context, b body, lasts time.Duration) (*Token, string, error) {
 	id, secret := random(idBytes), random(secretBytes)
 	sum := sha256.Sum256([]byte(secret))
-	b := body{
-		Name: n.Name, Roles: n.Roles.Names(), SHA256: hex.EncodeToString(sum[:]), Author: n.Author, CreatedMs: clock.NowMs(t.clk),
-		Match: n.Match, TokenLimits: n.Limits,
-	}
-	if n.Lasts > 0 {
-		b.ExpiresMs = b.CreatedMs + n.Lasts.Milliseconds()
+	b.SHA256, b.CreatedMs = hex.EncodeToString(sum[:]), clock.NowMs(t.clk)
+	if lasts > 0 {
+		b.ExpiresMs = b.CreatedMs + lasts.Milliseconds()
 	}
 	text, err := json.Marshal(b)
 	if err != nil {
 		return nil, "", err
 	}
-	if _, err := t.shelf.Put(ctx, shelf.Change{ID: id, Author: n.Author}, n.Name, text); err != nil {
+	// Who has a full disk must be able to log in.
+	if _, err := t.shelf.Put(ctx, shelf.Change{ID: id, Author: b.Author, Protects: b.Login != nil}, b.Name, text); err != nil {
 		return nil, "", err
 	}
 	made := t.parse(&storage.Document{DocumentHead: storage.DocumentHead{DocumentKey: tokenKey(id), Version: 1}, Body: text})
@@ -453,7 +485,10 @@ func (t *Tokens) revoke(ctx context.Context, id, by string) error {
 		}
 		version := now.Version
 		if !now.Deleted {
-			version, err = t.shelf.Delete(ctx, shelf.Change{ID: id, Base: now.Version, Author: by})
+			version, err = t.shelf.Delete(ctx, shelf.Change{ID: id, Base: now.Version, Author: by, Protects: true})
+		}
+		if was := t.parse(&now).token; err == nil && was != nil && was.login != nil {
+			err = t.shelf.Documents.ForgetDocument(ctx, tokenKey(id), version)
 		}
 		switch {
 		case errors.Is(err, storage.ErrConflict) && ctx.Err() == nil:
@@ -466,7 +501,7 @@ func (t *Tokens) revoke(ctx context.Context, id, by string) error {
 	}
 }
 
-// List returns the tokens that are not revoked, by name. Expired ones are among them.
+// List returns the tokens that are not revoked, by name. Expired ones are among them, those of logins are not.
 func (t *Tokens) List(ctx context.Context) ([]Token, error) {
 	if err := t.learn(ctx); err != nil {
 		return nil, err
@@ -474,8 +509,9 @@ func (t *Tokens) List(ctx context.Context) ([]Token, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	all := []Token{}
-	for id, s := range t.of {
+	for id, s := range t.byID {
 		switch {
+		case s.token != nil && s.token.login != nil:
 		case s.token != nil:
 			all = append(all, *s.token)
 		case s.refused != revoked:

@@ -259,7 +259,6 @@ func (e *entrance) with(c *http.Cookie, method string, headers ...string) (acces
 // TestSessions: a login by cookie lasts for a while, and ends when it is ended, here and elsewhere.
 func TestSessions(t *testing.T) {
 	e := newEntrance(t, access.Locked)
-	require.NoError(t, e.sessions.Refresh(t.Context()))
 	cookie := e.begin("admin", "right")
 	require.True(t, cookie.HttpOnly)
 	require.Equal(t, http.SameSiteStrictMode, cookie.SameSite)
@@ -272,10 +271,7 @@ func TestSessions(t *testing.T) {
 
 	other := newEntranceOver(t, access.Locked, e.docs)
 	_, code = other.with(cookie, http.MethodGet)
-	require.Equal(t, 503, code, "before the process knows of any")
-	require.NoError(t, other.sessions.Refresh(t.Context()))
-	_, code = other.with(cookie, http.MethodGet)
-	require.Equal(t, 200, code)
+	require.Equal(t, 200, code, "at once")
 
 	// Each login is another session, and none takes the id of a client.
 	again := e.begin("admin", "right")
@@ -295,7 +291,7 @@ func TestSessions(t *testing.T) {
 	require.Empty(t, gone.Value)
 	_, code = e.with(cookie, http.MethodGet)
 	require.Equal(t, 401, code)
-	require.NoError(t, other.sessions.Refresh(t.Context()))
+	require.NoError(t, other.tokens.Refresh(t.Context()))
 	_, code = other.with(cookie, http.MethodGet)
 	require.Equal(t, 401, code)
 	_, code = e.with(again, http.MethodGet)
@@ -303,68 +299,50 @@ func TestSessions(t *testing.T) {
 	_, _, err = e.Logout(r)
 	require.NoError(t, err, "again")
 
+	// It is no token, nor is a token a session.
+	_, code, _ = e.by("Bearer " + again.Value)
+	require.Equal(t, 401, code)
+	all, err := e.tokens.List(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, all)
+	_, text := e.create(access.NewToken{Name: "a", Roles: access.Read})
+	_, code = e.with(&http.Cookie{Name: "quern", Value: text}, http.MethodGet)
+	require.Equal(t, 401, code)
+
 	e.clk.Set(start.Add(12*time.Hour - time.Millisecond))
 	_, code = e.with(again, http.MethodGet)
 	require.Equal(t, 200, code)
 	e.clk.Set(start.Add(12 * time.Hour))
 	_, code = e.with(again, http.MethodGet)
 	require.Equal(t, 401, code)
-}
 
-// TestManyLogouts: what has ended is remembered in bounded memory. Beyond it all sessions end, and what has passed is
-// forgotten.
-func TestManyLogouts(t *testing.T) {
-	key := storage.DocumentKey{Kind: "session", ID: "state"}
-	e := newEntrance(t, access.Locked)
-	require.NoError(t, e.sessions.Refresh(t.Context()))
-	stays := e.begin("admin", "right")
-	// Most of the logouts go straight into the list, since each takes as long as all that were before.
-	e.docs.Change(key, func(d *storage.Document) {
-		var more []string
-		for i := range access.MaxEnded - 1 {
-			more = append(more, fmt.Sprintf(`"%026d":%d`, i, start.Add(12*time.Hour).UnixMilli()))
-		}
-		d.Version, d.Body = d.Version+1, []byte(strings.Replace(string(d.Body), `"revoked":null`, `"revoked":{`+strings.Join(more, ",")+"}", 1))
-	})
-	require.NoError(t, e.logout(e.begin("admin", "right")))
-	require.Less(t, len(e.docs.Of[key].Body), storage.MaxDocumentBody)
-	_, code := e.with(stays, http.MethodGet)
-	require.Equal(t, 200, code)
-	last := e.begin("admin", "right")
-	require.NoError(t, e.logout(last))
-	for _, c := range []*http.Cookie{stays, last} {
-		_, code = e.with(c, http.MethodGet)
-		require.Equal(t, 401, code)
-	}
-	again := e.begin("admin", "right")
-	_, code = e.with(again, http.MethodGet)
-	require.Equal(t, 200, code)
-	require.NoError(t, e.logout(again))
+	// What has ended leaves nothing behind.
 	e.clk.Set(start.Add(13 * time.Hour))
-	require.NoError(t, e.logout(e.begin("admin", "right")))
-	require.Less(t, len(e.docs.Of[key].Body), 200, "what has passed is forgotten")
+	other.clk.Set(start.Add(13 * time.Hour))
+	for _, at := range []*entrance{e, other, e} {
+		require.NoError(t, at.tokens.Refresh(t.Context()))
+		require.Len(t, e.docs.Of, 1, "the token")
+	}
 }
 
-// TestForgedSessions: only what this server has signed is taken.
-func TestForgedSessions(t *testing.T) {
+// TestSessionsWhileTheStoreIsAway: a process that does not know a cookie neither calls it wrong nor says that it has ended it.
+func TestSessionsWhileTheStoreIsAway(t *testing.T) {
 	e := newEntrance(t, access.Locked)
-	require.NoError(t, e.sessions.Refresh(t.Context()))
-	body := base64.RawURLEncoding.EncodeToString([]byte(`{"id":"a","user":"admin","mark":"admin","begins_ms":0,"ends_ms":9999999999999}`))
-	nobody := &http.Cookie{Name: "quern", Value: body + "."}
-	_, code := e.with(nobody, http.MethodGet)
-	require.Equal(t, 401, code, "before there is a key")
 	cookie := e.begin("admin", "right")
-	_, mac, _ := strings.Cut(cookie.Value, ".")
-	for _, value := range []string{"", ".", body, body + ".", body + "." + mac, cookie.Value[1:], cookie.Value + "a", cookie.Value[:len(cookie.Value)-2], strings.Repeat("a", 1<<20)} {
-		_, code = e.with(&http.Cookie{Name: "quern", Value: value}, http.MethodGet)
-		require.Equal(t, 401, code)
-	}
+	other := newEntranceOver(t, access.Locked, e.docs)
+	e.docs.Err = errors.New("away")
+	_, code := e.with(cookie, http.MethodGet)
+	require.Equal(t, 200, code)
+	_, code = other.with(cookie, http.MethodGet)
+	require.Equal(t, 503, code)
+	var refusal *access.Refusal
+	require.ErrorAs(t, other.logout(cookie), &refusal)
+	require.Equal(t, 503, refusal.Code)
 }
 
 // TestSessionsEndWithTheirReason: with the token, the user, or the password that began it.
 func TestSessionsEndWithTheirReason(t *testing.T) {
 	e := newEntrance(t, access.Locked)
-	require.NoError(t, e.sessions.Refresh(t.Context()))
 	token, text := e.create(access.NewToken{Name: "a", Roles: access.Read, Lasts: time.Hour})
 	byToken, byUser := e.begin("", text), e.begin("admin", "right")
 	g, _ := e.with(byToken, http.MethodGet)
@@ -388,7 +366,6 @@ func TestSessionsEndWithTheirReason(t *testing.T) {
 // TestCookiesAreForOwnPages: a browser sends the cookie for pages that share the host's name, too. Those change nothing.
 func TestCookiesAreForOwnPages(t *testing.T) {
 	e := newEntrance(t, access.Locked)
-	require.NoError(t, e.sessions.Refresh(t.Context()))
 	cookie := e.begin("admin", "right")
 	for _, c := range []struct {
 		method  string
@@ -412,43 +389,9 @@ func TestCookiesAreForOwnPages(t *testing.T) {
 	}
 }
 
-// TestLoginsAtOnce: processes that make the key at the same time agree on one, and no end of a session is lost.
-func TestLoginsAtOnce(t *testing.T) {
-	e := newEntrance(t, access.Locked)
-	other := newEntranceOver(t, access.Locked, e.docs)
-	var first *http.Cookie
-	e.docs.Before = func() { first = other.begin("admin", "right") }
-	second := e.begin("admin", "right")
-	for _, c := range []*http.Cookie{first, second} {
-		require.NoError(t, e.sessions.Refresh(t.Context()))
-		_, code := e.with(c, http.MethodGet)
-		require.Equal(t, 200, code)
-	}
-	end := func(at *entrance, c *http.Cookie) {
-		r := at.request(far)
-		r.AddCookie(c)
-		_, _, err := at.Logout(r)
-		require.NoError(t, err)
-	}
-	require.NoError(t, other.sessions.Refresh(t.Context()))
-	e.docs.Before = func() { end(other, first) }
-	end(e, second)
-	for _, c := range []*http.Cookie{first, second} {
-		_, code := e.with(c, http.MethodGet)
-		require.Equal(t, 401, code)
-	}
-	// A document that cannot be read ends all sessions, and the next login replaces it.
-	e.docs.Change(storage.DocumentKey{Kind: "session", ID: "state"}, func(d *storage.Document) { d.Damaged, d.Version, d.Body = true, d.Version+1, nil })
-	require.NoError(t, e.sessions.Refresh(t.Context()))
-	third := e.begin("admin", "right")
-	_, code := e.with(third, http.MethodGet)
-	require.Equal(t, 200, code)
-}
-
-// TestThousandLogins: who logs in again and again writes little by it. Each logout still ends its session.
+// TestThousandLogins: who logs in again and again stores little. Each logout still ends its session.
 func TestThousandLogins(t *testing.T) {
 	e := newEntrance(t, access.Locked)
-	require.NoError(t, e.sessions.Refresh(t.Context()))
 	_, text := e.create(access.NewToken{Name: "a", Roles: access.Read})
 	_, other := e.create(access.NewToken{Name: "b", Roles: access.Read})
 	codes := make(map[int]int)
@@ -456,7 +399,7 @@ func TestThousandLogins(t *testing.T) {
 		_, cookie, err := e.Login(e.request(far), "", text)
 		var refusal *access.Refusal
 		if errors.As(err, &refusal) {
-			require.LessOrEqual(t, refusal.After, 6*time.Second)
+			require.LessOrEqual(t, refusal.After, time.Minute)
 			codes[refusal.Code]++
 			continue
 		}
@@ -466,16 +409,15 @@ func TestThousandLogins(t *testing.T) {
 	require.Equal(t, map[int]int{200: 100, 429: 900}, codes)
 	e.begin("", other)
 	// What fails does not count, and after a while there is one more.
-	e.clk.Set(start.Add(6 * time.Second))
+	e.clk.Set(start.Add(time.Minute))
 	_, _, err := e.Login(e.request(far), "", text[:len(text)-1]+"1")
 	require.ErrorContains(t, err, "not valid")
 	e.begin("", text)
 }
 
-// TestGuessingAtLogin: tokens and passwords may be guessed as often there as elsewhere.
+// TestGuessingAtLogin: passwords may be guessed as often there as elsewhere.
 func TestGuessingAtLogin(t *testing.T) {
 	e := newEntrance(t, access.Locked)
-	require.NoError(t, e.sessions.Refresh(t.Context()))
 	_, text := e.create(access.NewToken{Name: "a", Roles: access.Read})
 	code := func(user, password string) int {
 		_, c, err := e.Login(e.request(far), user, password)
@@ -487,16 +429,12 @@ func TestGuessingAtLogin(t *testing.T) {
 		require.NoError(t, err)
 		return 200
 	}
-	for range 50 {
-		require.Equal(t, 200, code("", text))
-	}
-	for i := range 10 {
-		require.Equal(t, 401, code([]string{"admin", ""}[i%2], []string{"wrong", text[:len(text)-1] + "1"}[i%2]))
+	for range 10 {
+		require.Equal(t, 401, code("admin", "wrong"))
+		require.Equal(t, 401, code("", text[:len(text)-1]+"1"))
 	}
 	require.Equal(t, 429, code("admin", "right"))
-	require.Equal(t, 429, code("", text))
-	_, api, _ := e.by("Bearer " + text)
-	require.Equal(t, 200, api, "agents of the same address go on")
+	require.Equal(t, 200, code("", text), "nobody guesses a token")
 
 	open := newEntrance(t, access.Open)
 	_, _, err := open.Login(open.request(local), "admin", "right")
@@ -521,14 +459,11 @@ func (e *entrance) logout(c *http.Cookie) error {
 // learn of it when the store can be written.
 func TestStoreThatCannotBeWritten(t *testing.T) {
 	e := newEntrance(t, access.Locked)
-	require.NoError(t, e.sessions.Refresh(t.Context()))
 	token, text := e.create(access.NewToken{Name: "a", Roles: access.Admin})
 	_, otherText := e.create(access.NewToken{Name: "b", Roles: access.Read})
 	byUser, byToken, stays := e.begin("admin", "right"), e.begin("", text), e.begin("admin", "right")
 	other := newEntranceOver(t, access.Locked, e.docs)
-	refresh := func(at *entrance) error {
-		return errors.Join(at.tokens.Refresh(t.Context()), at.sessions.Refresh(t.Context()))
-	}
+	refresh := func(at *entrance) error { return at.tokens.Refresh(t.Context()) }
 	require.NoError(t, refresh(other))
 
 	e.docs.Refuse = func(storage.Document) error { return errFull }
@@ -539,6 +474,7 @@ func TestStoreThatCannotBeWritten(t *testing.T) {
 	require.NotContains(t, err.Error(), text)
 	err = e.logout(byUser)
 	require.ErrorIs(t, err, errFull)
+	require.ErrorContains(t, err, "the login has ended here only")
 	require.ErrorContains(t, err, "tried again every 3s")
 	require.NoError(t, e.logout(byUser), "it has ended already")
 	answers := func(at *entrance, token, session int) {
@@ -568,13 +504,13 @@ func TestStoreThatCannotBeWritten(t *testing.T) {
 	}
 	_, _, err = e.tokens.Create(t.Context(), access.NewToken{Name: "c", Roles: access.Read})
 	require.ErrorIs(t, err, errFull)
+	e.begin("admin", "right")
 	require.NoError(t, refresh(e))
 	require.NoError(t, refresh(other))
 	answers(e, 401, 401)
 	answers(other, 401, 401)
-	writes := e.docs.Of[storage.DocumentKey{Kind: "session", ID: "state"}].Version
-	require.NoError(t, refresh(e))
-	require.Equal(t, writes, e.docs.Of[storage.DocumentKey{Kind: "session", ID: "state"}].Version, "nothing is left to write")
+	e.docs.Refuse = func(storage.Document) error { return errFull }
+	require.NoError(t, refresh(e), "nothing is left to write")
 	list, err := e.tokens.List(t.Context())
 	require.NoError(t, err)
 	require.Len(t, list, 1)
@@ -583,15 +519,6 @@ func TestStoreThatCannotBeWritten(t *testing.T) {
 	var invalid *access.InvalidError
 	require.ErrorAs(t, e.tokens.Revoke(t.Context(), "nobody", ""), &invalid)
 	require.NoError(t, refresh(e), "what there is none of is not tried again")
-}
-
-// TestLogoutBeforeSessionsAreKnown: a process that does not know yet who is logged in does not say that it has ended a session.
-func TestLogoutBeforeSessionsAreKnown(t *testing.T) {
-	e := newEntrance(t, access.Locked)
-	cookie := e.begin("admin", "right")
-	var refusal *access.Refusal
-	require.ErrorAs(t, newEntranceOver(t, access.Locked, e.docs).logout(cookie), &refusal)
-	require.Equal(t, 503, refusal.Code)
 }
 
 // TestRevokedTokensGo: a revoked token gives its place to another. A process that has missed that it was revoked does not

@@ -34,11 +34,10 @@ func newEntrance(t *testing.T) *entrance {
 	t.Helper()
 	e := &entrance{T: t, table: route.NewTable(), docs: accesstest.NewMemory()}
 	clk := clock.NewSimulated(apitest.Now)
-	tokens, sessions := access.NewTokens(e.docs, clk, slog.New(slog.DiscardHandler)), access.NewSessions(e.docs, clk)
-	require.NoError(t, sessions.Refresh(t.Context()))
+	tokens := access.NewTokens(e.docs, clk, slog.New(slog.DiscardHandler))
 	audit := access.NewAudit(slog.New(slog.NewTextHandler(&e.log, nil)), clk, nil)
 	door := access.NewDoor(access.Options{
-		Lock: access.Locked, Clock: clk, Clients: limits.NewClients(nil), Audit: audit, Tokens: tokens, Sessions: sessions,
+		Lock: access.Locked, Clock: clk, Clients: limits.NewClients(nil), Audit: audit, Tokens: tokens,
 	})
 	api.NewLogin(door, audit).Register(e.table)
 	api.NewTokens(tokens).Register(e.table)
@@ -93,7 +92,7 @@ func TestLogoutOnAFullDisk(t *testing.T) {
 	w, gone := e.post("/api/v1/logout", "", first)
 	require.Equal(t, 503, w.Code)
 	require.Equal(t, "5", w.Header().Get("Retry-After"))
-	require.Contains(t, w.Body.String(), "other processes, and this one after a restart, accept a copy of its cookie")
+	require.Contains(t, w.Body.String(), "other processes, and this one after a restart, accept it")
 	require.Negative(t, gone.MaxAge)
 	e.refuses(first)
 	require.Contains(t, e.log.String(), "action=logout outcome=failed code=503")
@@ -112,7 +111,7 @@ func TestLoginsAreLimited(t *testing.T) {
 	}
 	w, set := e.post("/api/v1/login", "token="+e.token, nil)
 	require.Equal(t, 429, w.Code)
-	require.Equal(t, "6", w.Header().Get("Retry-After"))
+	require.Equal(t, "60", w.Header().Get("Retry-After"))
 	require.Nil(t, set)
 	require.Equal(t, 100, strings.Count(e.log.String(), "\n"))
 }

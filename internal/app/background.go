@@ -38,7 +38,7 @@ func (s *server) start(ctx context.Context) {
 			s.background.Go(func() { s.refreshes(ctx) })
 		}
 	}
-	often(access.RefreshEvery, "cannot learn of changed tokens; the known ones stay valid", s.refreshTokens)
+	often(access.RefreshEvery, "cannot learn of changed tokens; the known ones stay valid", s.tokens.Refresh)
 	if s.dashboards != nil {
 		s.background.Go(func() { s.dashboards.Watch(ctx, s.hangUps(ctx)) })
 	}

@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -37,15 +36,6 @@ func (s *server) openDashboards() (err error) {
 		Clock: s.clk, Logger: component(s.log, "dashboards"), Metrics: s.metrics,
 	})
 	return err
-}
-
-// checkDataDir returns an error if the server is locked, and other users of the machine could read the key that signs
-// logins. An open server lets them in anyway.
-func (s *server) checkDataDir() error {
-	if s.web == nil || s.shared() {
-		return nil
-	}
-	return checkPrivate(s.cfg.DataDir, os.Geteuid())
 }
 
 // hangUps returns SIGHUPs, at which files are read again, until ctx is done.
@@ -96,18 +86,6 @@ func (s *server) scheme() string {
 		return "https://"
 	}
 	return "http://"
-}
-
-// refreshTokens learns what other processes have done to tokens and sessions.
-func (s *server) refreshTokens(ctx context.Context) error {
-	// What is revoked elsewhere must be so here within seconds, also where the store is slow. Each has its own time: one
-	// that takes too long must not keep the other from it.
-	soon := func(refresh func(context.Context) error) error {
-		ctx, cancel := context.WithTimeout(ctx, access.RefreshEvery)
-		defer cancel()
-		return refresh(ctx)
-	}
-	return errors.Join(soon(s.tokens.Refresh), soon(s.sessions.Refresh))
 }
 
 // linesOverTLS adds TLS to the listener for Graphite's lines, if the web config has it.

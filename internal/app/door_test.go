@@ -13,7 +13,6 @@ import (
 	"encoding/pem"
 	"fmt"
 	"io"
-	"iter"
 	"log/slog"
 	"math/big"
 	"net"
@@ -24,7 +23,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -36,7 +34,6 @@ import (
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/commands"
 	"github.com/quern/quern/internal/config"
-	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/wire"
 )
 
@@ -431,35 +428,6 @@ func TestLogin(t *testing.T) {
 	for _, secret := range []string{"right", "hunter2", strings.TrimPrefix(made.Secret, "quern_"+made.ID+"_"), strings.TrimPrefix(cookie, "__Host-quern=")} {
 		require.NotContains(t, log.String(), secret)
 	}
-}
-
-// slowLists is a store whose lists never end.
-type slowLists struct{ *accesstest.Memory }
-
-func (slowLists) Documents(ctx context.Context, _ string) iter.Seq2[storage.DocumentHead, error] {
-	return func(yield func(storage.DocumentHead, error) bool) {
-		<-ctx.Done()
-		yield(storage.DocumentHead{}, ctx.Err())
-	}
-}
-
-func (s slowLists) Document(ctx context.Context, key storage.DocumentKey, version int64) (storage.Document, error) {
-	if ctx.Err() != nil {
-		return storage.Document{}, ctx.Err()
-	}
-	return s.Memory.Document(ctx, key, version)
-}
-
-// TestRefreshOfSessions: it has its time, also when that of the tokens has taken too long.
-func TestRefreshOfSessions(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		docs := slowLists{accesstest.NewMemory()}
-		s := &server{tokens: access.NewTokens(docs, clock.System{}, slog.New(slog.DiscardHandler)), sessions: access.NewSessions(docs, clock.System{})}
-		began := time.Now()
-		require.ErrorIs(t, s.refreshTokens(t.Context()), context.DeadlineExceeded)
-		require.Equal(t, access.RefreshEvery, time.Since(began), "by the clock of the bubble")
-		require.Equal(t, 1, docs.Reads, "of the sessions")
-	})
 }
 
 // TestTokenCommands: an administrator makes, lists and revokes tokens by the command line, and programs use them.

@@ -42,12 +42,12 @@ const (
 
 // build makes the request handlers and opens the gate to them. ctx is the context of ingest.
 func (s *server) build(ctx context.Context) (err error) {
-	s.tokens, s.sessions = access.NewTokens(s.engine.Store, s.clk, component(s.log, "access")), access.NewSessions(s.engine.Store, s.clk)
-	if err := s.refreshTokens(ctx); err != nil {
+	s.tokens = access.NewTokens(s.engine.Store, s.clk, component(s.log, "access"))
+	if err := s.tokens.Refresh(ctx); err != nil {
 		s.log.Warn("tokens cannot be read yet; each is looked up when it is used", "err", err)
 	}
 	audit := access.NewAudit(component(s.log, "audit"), s.clk, s.metrics)
-	doorway := access.Options{Lock: s.locks, Clock: s.clk, Hosts: s.cfg.AllowedHosts, Clients: s.clients, Audit: audit, Tokens: s.tokens, Sessions: s.sessions}
+	doorway := access.Options{Lock: s.locks, Clock: s.clk, Hosts: s.cfg.AllowedHosts, Clients: s.clients, Audit: audit, Tokens: s.tokens}
 	if s.web != nil {
 		doorway.Users = s.web
 	}

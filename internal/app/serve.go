@@ -64,7 +64,7 @@ func serve(ctx context.Context, cfg config.Config, does roles, stdout, stderr io
 	defer listener.Close() //nolint:errcheck // the server has closed it by then
 
 	s := newServer(setup{cfg: cfg, roles: does, clk: clock.System{}, log: log})
-	for _, open := range []func() error{s.openWebConfig, s.checkDataDir, s.openDashboards} {
+	for _, open := range []func() error{s.openWebConfig, s.openDashboards} {
 		if err := open(); err != nil {
 			return err
 		}
@@ -121,7 +121,6 @@ type server struct {
 	http     *api.Server
 	graphite *graphite.Server // nil without --graphite-listen
 	tokens   *access.Tokens
-	sessions *access.Sessions
 
 	background sync.WaitGroup
 }

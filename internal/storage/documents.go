@@ -54,8 +54,8 @@ type DocumentHead struct {
 type Document struct {
 	DocumentHead
 	Body []byte
-	// Protects says that the version takes access away from somebody, as the revocation of a token does. A store that
-	// keeps room free for itself takes such a version into that room, too. It is not stored.
+	// Protects says that the version takes access away from somebody, as the revocation of a token does, or lets an
+	// operator in. A store that keeps room free for itself takes such a version into that room, too. It is not stored.
 	Protects bool
 }
 

@@ -44,8 +44,6 @@ type Options struct {
 	Kept int
 	// Most bounds the ids that are stored. Deleted documents keep theirs until another needs the room.
 	Most int
-	// Protects says that a deletion takes access away from somebody; see storage.Document. By default it does not.
-	Protects bool
 }
 
 // Shelf keeps the documents of one kind.
@@ -171,6 +169,8 @@ type Change struct {
 	// Base is the version that was changed, 0 for a new document.
 	Base   int64
 	Author string
+	// Protects is that of the version; see storage.Document.
+	Protects bool
 	// May returns why the newest version, which has version 0 if there is none, must not be changed. The default is that it
 	// may.
 	May func(newest storage.Document) error
@@ -212,7 +212,7 @@ func (s *Shelf) Put(ctx context.Context, c Change, title string, body []byte) (i
 			return 0, err
 		}
 	}
-	next := storage.Document{DocumentHead: s.next(c), Body: body}
+	next := storage.Document{DocumentHead: s.next(c), Body: body, Protects: c.Protects}
 	next.Title = title
 	return next.Version, s.Documents.PutDocument(ctx, next, s.Kept)
 }
@@ -268,5 +268,5 @@ func (s *Shelf) Delete(ctx context.Context, c Change) (int64, error) {
 	}
 	gone := s.next(c)
 	gone.Deleted, gone.Title = true, now.Title
-	return gone.Version, s.Documents.PutDocument(ctx, storage.Document{DocumentHead: gone, Protects: s.Protects}, s.Kept)
+	return gone.Version, s.Documents.PutDocument(ctx, storage.Document{DocumentHead: gone, Protects: c.Protects}, s.Kept)
 }

@@ -29,7 +29,7 @@ func mustOpen(t *testing.T, dir string, opts Options) *Store {
 	return st
 }
 
-// TestPrivateDirectory: the store has the key that signs logins, so no other user of the machine may enter what Open makes.
+// TestPrivateDirectory: no other user of the machine may enter what Open makes.
 func TestPrivateDirectory(t *testing.T) {
 	noLeaks(t)
 	above := filepath.Join(t.TempDir(), "a")
