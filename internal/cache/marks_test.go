@@ -6,7 +6,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
@@ -42,26 +41,4 @@ func TestPutTakesBack(t *testing.T) {
 		}
 		require.Equal(t, want, n, "slice of %d h past noon", hours)
 	}
-}
-
-// TestPutOverABeginning: a run of the slice begins while marks are written to it, by a clock that is ahead. The marks
-// go to a slice whose run has not begun. If nobody can say whether it has, Put fails.
-func TestPutOverABeginning(t *testing.T) {
-	noon := time.Date(2025, time.November, 21, 12, 0, 0, 0, time.UTC)
-	clk := clock.NewSimulated(noon.Add(30 * time.Minute))
-	store := storagetest.NewFaulty(storagetest.NewModel(settings(4), nil, clk))
-	c := cache.New(store, clk, 1, cache.DefaultTiming())
-	store.Add(storagetest.Rule{Op: "Write", Times: 1, After: func() error {
-		return store.BeginSlice(t.Context(), storage.SliceKey{StartMs: noon.UnixMilli()})
-	}})
-	late := storage.Mark{Start: 4, TimeMs: noon.Add(-3 * time.Hour).UnixMilli(), Kind: storage.MarkLate}
-	require.NoError(t, c.Put(t.Context(), 0, metric.Raw, []storage.Mark{late}))
-	require.Empty(t, marksOf(t, store, noon))
-	require.Len(t, marksOf(t, store, noon.Add(time.Hour)), 1)
-
-	store.Add(storagetest.Rule{Op: "Write", Times: 1, After: func() error {
-		store.Fail("Slices", blocks.Range{}, 1, storage.ErrUnavailable)
-		return nil
-	}})
-	require.ErrorIs(t, c.Put(t.Context(), 0, metric.Raw, []storage.Mark{late}), storage.ErrUnavailable)
 }
