@@ -376,12 +376,6 @@ var list = []brk{
 		pkg: "internal/cache", test: "TestPutTakesBack",
 	},
 	{
-		name: "a worker goes by a look from before the beginning", invariant: 3,
-		file: "internal/rollup/run.go",
-		old:  "if !state.Over() { // by a clock", new: "if !state.Over() && false { // by a clock",
-		pkg: "internal/rollup", test: "TestLookBeforeTheBeginning",
-	},
-	{
 		name: "a slice is completed while others have marks in it", invariant: 3,
 		file: "internal/rollup/run.go",
 		old:  "err := u.othersEnded(ctx); err != nil {", new: "err := u.othersEnded(ctx); err != nil && !errors.Is(err, ErrShared) {",
