@@ -29,7 +29,8 @@ type fleet struct {
 	journal
 	r      *rand.Rand
 	stores *lastWriteWins
-	ranges *ranges
+	// away is which part of the blocks and days is out of reach, of parts; none says that nothing is.
+	away int
 	// now is the right time.
 	now     time.Time
 	members []*member
@@ -47,6 +48,8 @@ type member struct {
 	skew       time.Duration
 	clk        *clock.Simulated
 	store      *storagetest.Faulty
+	blocks     *storagetest.Apart
+	days       *storagetest.Days
 	engine     *engine.Engine
 	// busy: a call of it is under way.
 	busy bool
@@ -64,7 +67,7 @@ func TestFleetAtRandom(t *testing.T) {
 		s := Start(t, Backend{ManyWriters: true, Believes: true, Open: stores.open}, variety(r, Config{AgeCap: 40 * time.Hour, BlockSize: 1 + r.IntN(5)}))
 		s.first = s.Clock.Now().Add(-100 * time.Hour).UnixMilli()
 		f := &fleet{
-			System: s, r: r, stores: &stores, ranges: &ranges{away: none, r: r}, now: s.Clock.Now(),
+			System: s, r: r, stores: &stores, away: none, now: s.Clock.Now(),
 			used: make(map[int64]bool),
 		}
 		f.journal.now = func() time.Time { return f.now }
@@ -149,7 +152,10 @@ func ladder(widths ...time.Duration) metric.Ladder {
 func (f *fleet) begin(m *member) {
 	m.life++
 	m.clk = clock.NewSimulated(f.now.Add(m.skew))
-	m.store = storagetest.NewFaulty(&apart{f.stores.place.Session(m.clk), f.ranges})
+	m.days = storagetest.NewDays(f.stores.place.Session(m.clk), defaultStart.Add(-5*day).UnixMilli())
+	m.blocks = storagetest.NewApart(m.days)
+	m.store = storagetest.NewFaulty(m.blocks)
+	f.reach(m)
 	cfg := f.cfg
 	cfg.Unpacked = m.life%2 == 1 // the version before
 	m.engine = cfg.engine(engine.Options{
@@ -161,6 +167,30 @@ func (f *fleet) begin(m *member) {
 	}
 	_ = m.engine.Member.Beat(f.t.Context())
 	m.sealedMs, m.busy = 0, false
+}
+
+const (
+	parts = 5
+	none  = -1
+)
+
+// reach puts the part that is away out of a process's reach, and the others into it.
+func (f *fleet) reach(m *member) {
+	m.blocks.Fail(nil)
+	m.days.Heal()
+	if f.away == none {
+		return
+	}
+	err := fmt.Errorf("part %d: %w", f.away, failures[f.r.IntN(2)])
+	m.blocks.Away(func(id metric.ScheduleID) bool { return int(id)%parts == f.away }, err)
+	today := metric.AlignDown(f.now.UnixMilli(), day.Milliseconds())
+	for _, b := range f.cfg.Ladder.Ground() {
+		for back := range int64(4) {
+			if (int(b)+int(back))%parts == f.away {
+				m.days.Away(storagetest.Day{Bucket: b, StartMs: today - back*day.Milliseconds()}, err)
+			}
+		}
+	}
 }
 
 func (f *fleet) kill(m *member) {
@@ -411,8 +441,13 @@ func (f *fleet) act() {
 			}
 		})
 	case n < 95:
-		f.ranges.moves()
-		f.note("away: %s", f.ranges)
+		if f.away = f.r.IntN(parts + 3); f.away >= parts {
+			f.away = none
+		}
+		f.note("away: %d", f.away)
+		for _, m := range f.members {
+			f.reach(m)
+		}
 	case n < 96:
 		f.resize(&f.journal, f.r, f.now.Add(30*time.Second))
 	default:
@@ -474,8 +509,9 @@ func (f *fleet) again(m *member) {
 // end ends all faults and processes. One that starts after them grinds what is left.
 func (f *fleet) end() {
 	f.note("the end")
-	f.ranges.away = none
+	f.away = none
 	for _, m := range f.members {
+		f.reach(m)
 		m.store.Heal()
 		_ = m.store.Surface(f.t.Context())
 	}
