@@ -111,7 +111,7 @@ var list = []brk{
 		name: "a run relies on a cache although a later slice was ground", invariant: 2,
 		file: "internal/rollup/block.go",
 		old:  "if w.Fresh() && part == w.Block && g.run.trusts {", new: "if w.Fresh() && part == w.Block {",
-		pkg: "internal/rollup", test: "TestTrustsNoCacheBehindAnotherRun",
+		pkg: "integration/acceptance", test: "TestTimestampsAhead",
 	},
 	{
 		name: "a run relies on a cache although another run of the slice has begun", invariant: 2,
@@ -202,7 +202,7 @@ var list = []brk{
 		name: "of a sample that came twice the first one counts", invariant: 2,
 		file: "internal/ingest/group.go",
 		old:  "if i+1 == len(samples) || metric.CompareSamples(s, samples[i+1]) != 0 {", new: "if i > 0 && metric.CompareSamples(s, out[len(out)-1]) == 0 {\n\t\t\tcontinue\n\t\t}\n\t\tif i >= 0 {",
-		pkg: "internal/ingest", test: "TestLastValueWins",
+		pkg: "integration/acceptance", test: "TestModel/scripts/values",
 	},
 	{
 		name: "a row whose last finite sample is gone stays", invariant: 2,
@@ -373,7 +373,7 @@ var list = []brk{
 		name: "a mark stays where the run may have been", invariant: 3,
 		file: "internal/cache/marks.go",
 		old:  "if c.timing.Closed(current, clock.NowMs(c.clk)) {", new: "if false {",
-		pkg: "internal/cache", test: "TestPutTakesBack",
+		pkg: "integration/acceptance", test: "TestModel/LateMarkStalls",
 	},
 	{
 		name: "a slice is completed while others have marks in it", invariant: 3,
@@ -418,12 +418,6 @@ var list = []brk{
 		file: "internal/cache/cache.go",
 		old:  "return nowMs >= s.EndMs+t.Grace.Milliseconds()", new: "return nowMs > s.EndMs+t.Grace.Milliseconds()",
 		pkg: "integration/acceptance", test: "TestModel/scripts/late_data",
-	},
-	{
-		name: "what a flush failed on after the end is forgotten", invariant: 4,
-		file: "internal/cache/retry.go",
-		old:  "if len(w.retries) == 0 {\n\t\treturn nil", new: "if true {\n\t\treturn nil",
-		pkg: "internal/cache", test: "TestFailureOverTheRunIsMarked",
 	},
 	{
 		name: "a seal that ends during the run stays", invariant: 4,
@@ -529,7 +523,7 @@ var list = []brk{
 		name: "the record leaves out second reads", invariant: 6,
 		file: "internal/rollup/run.go",
 		old:  "int(u.blockQueries.Load())", new: "rec.Blocks",
-		pkg: "internal/rollup", test: "TestSecondReadIsRecorded",
+		pkg: "integration/acceptance", test: "TestModel/DamagedCache",
 	},
 
 	// 7. Bounded.

@@ -212,32 +212,6 @@ func TestManyRetriesStopNoOthers(t *testing.T) {
 	require.Less(t, waited, bound+bound/2)
 }
 
-// What is refused for good does not wait either when the flush that it was part of comes to nothing: what came beside
-// it does.
-func TestRefusedInAFlushThatFails(t *testing.T) {
-	_, apart, clk := refusing()
-	store := storagetest.NewFaulty(apart)
-	w := cache.NewWriter(cache.New(store, clk, 1, cache.DefaultTiming()))
-	good, bad := blocks.Of(0, 4), blocks.Of(4, 4)
-	apart.Away(bad.Contains, errRefused)
-	late := false
-	store.Add(storagetest.Rule{Op: "Write", Times: 2, Before: func() error {
-		if !late {
-			late = true
-			clk.Set(eleven.Add(time.Hour + 2*time.Minute)) // a run may have begun
-			return nil
-		}
-		return errGone
-	}})
-	require.ErrorIs(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, good, 1), group(eleven, bad, 1)}), errGone)
-	require.True(t, late)
-	require.NoError(t, w.Settle(t.Context()))
-	require.Equal(t, 1, rawOf(t, store, good, eleven))
-	require.Zero(t, rawOf(t, store, bad, eleven))
-	apart.Fail(nil)
-	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, bad, 1)}))
-}
-
 // TestLateMarksFailAlone: a flush takes so long that the run of its slice may have begun. A late mark
 // that the store does not accept then concerns its own block only.
 func TestLateMarksFailAlone(t *testing.T) {

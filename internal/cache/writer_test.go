@@ -2,9 +2,7 @@ package cache_test
 
 import (
 	"errors"
-	"fmt"
 	"math/rand/v2"
-	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -54,56 +52,6 @@ func marksOf(t *testing.T, s storage.Store, hour time.Time) []storage.Mark {
 }
 
 var errBoom = errors.New("boom")
-
-// TestFailureOverTheRunIsMarked: nobody knows what a flush left that failed when its slice's run
-// may have begun. The next flush marks its blocks, though the samples are not sent again, so that
-// rows and raw samples agree. So does Settle, if no flush follows.
-func TestFailureOverTheRunIsMarked(t *testing.T) {
-	noon := eleven.Add(time.Hour)
-	for name, next := range map[string]func(w *cache.Writer) error{
-		"flush": func(w *cache.Writer) error {
-			return w.Flush(t.Context(), []cache.BlockSamples{group(noon, blocks.Of(0, 4), 1)})
-		},
-		"settle": func(w *cache.Writer) error { return w.Settle(t.Context()) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			c, store, clk := setUp(4)
-			w := cache.NewWriter(c)
-			store.Add(storagetest.Rule{Op: "Write", Times: 1, After: func() error {
-				clk.Set(noon.Add(2 * time.Minute))
-				return errBoom
-			}})
-			require.ErrorIs(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.Of(4, 4), 1)}), errBoom)
-			store.Fail("Write", blocks.Range{}, 1, errBoom)
-			require.ErrorIs(t, w.Settle(t.Context()), errBoom)
-			for range 2 { // once
-				require.NoError(t, next(w))
-				marks := slices.DeleteFunc(marksOf(t, store, noon), func(m storage.Mark) bool { return m.Start != 4 })
-				require.Len(t, marks, 1)
-				require.Equal(t, storage.Mark{Start: 4, TimeMs: eleven.UnixMilli(), Kind: storage.MarkLate, ID: marks[0].ID, DueMs: noon.Add(time.Hour).UnixMilli()}, marks[0])
-				require.Empty(t, marksOf(t, store, eleven), "nobody may look there again")
-			}
-		})
-	}
-}
-
-// TestFailureOverTheRunWithoutALateMark: a flush was so slow that a run may have begun, and its late mark cannot be put. Then it
-// has failed. The next flush puts the mark, and deletes the one in the slice that is over.
-func TestFailureOverTheRunWithoutALateMark(t *testing.T) {
-	c, store, clk := setUp(4)
-	w := cache.NewWriter(c)
-	store.Add(storagetest.Rule{Op: "Write", Times: 1, After: func() error {
-		clk.Set(eleven.Add(time.Hour + 2*time.Minute))
-		store.Fail("Write", blocks.Range{}, 1, errBoom)
-		return nil
-	}})
-	g := []cache.BlockSamples{group(eleven, blocks.Of(4, 4), 1)}
-	require.ErrorIs(t, w.Flush(t.Context(), g), errBoom)
-	require.Len(t, marksOf(t, store, eleven), 1)
-	require.NoError(t, w.Flush(t.Context(), g))
-	require.Empty(t, marksOf(t, store, eleven))
-	require.NotEmpty(t, marksOf(t, store, eleven.Add(time.Hour)))
-}
 
 // TestSealOverTheRunIsTakenBack: a seal that ends only when the run may have deleted the mark
 // leaves no mark where no run looks again.
@@ -207,75 +155,6 @@ func writtenMarks(s *storagetest.Faulty) []storage.PlacedMark {
 		}
 	}
 	return out
-}
-
-// TestMarkWrittenAgainOverTheRun: a late mark that is written again when its slice may be running
-// is taken back, and the new mark covers all of its schedules.
-func TestMarkWrittenAgainOverTheRun(t *testing.T) {
-	for _, fails := range []bool{false, true} {
-		t.Run(fmt.Sprintf("fails=%t", fails), func(t *testing.T) {
-			c, store, clk := setUp(4)
-			w := cache.NewWriter(c)
-			hour, noon := eleven.Add(-time.Hour), eleven.Add(time.Hour)
-			require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(hour, blocks.Of(0, 4), 1)}))
-			again := []cache.BlockSamples{group(hour, blocks.Of(0, 4), 2)}
-			again[0].Samples = again[0].Samples[1:]
-			store.Add(storagetest.Rule{Op: "Write", Times: 1, After: func() error {
-				clk.Set(noon.Add(2 * time.Minute))
-				if fails {
-					return errBoom
-				}
-				return nil
-			}})
-			err := w.Flush(t.Context(), again)
-			if fails {
-				require.ErrorIs(t, err, errBoom)
-				err = w.Settle(t.Context())
-			}
-			require.NoError(t, err)
-			require.Empty(t, marksOf(t, store, eleven))
-			marks := marksOf(t, store, noon)
-			require.Len(t, marks, 1)
-			if work := (cache.Work{Marks: marks}); !work.Whole() {
-				require.Equal(t, []metric.ScheduleID{0, 1}, work.Schedules())
-			}
-		})
-	}
-}
-
-// TestFailedChunksAreWrittenAgain: the very same chunks of a failed flush are written again, before
-// anything else and until that succeeds.
-func TestFailedChunksAreWrittenAgain(t *testing.T) {
-	c, store, clk := setUp(4)
-	w := cache.NewWriter(c)
-	first := []cache.BlockSamples{group(eleven, blocks.Of(0, 4), 2), group(eleven, blocks.Of(4, 4), 1)}
-	store.Fail("Write", blocks.Range{}, 2, storage.ErrTimeout)
-	require.ErrorIs(t, w.Flush(t.Context(), first), storage.ErrTimeout)
-	require.ErrorIs(t, w.Settle(t.Context()), storage.ErrTimeout)
-	clk.Set(clk.Now().Add(time.Second))
-	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.Of(12, 4), 1)}))
-
-	var writes []*storage.Batch
-	for _, s := range store.Log() {
-		if b, ok := s.Detail.(*storage.Batch); ok {
-			writes = append(writes, b)
-		}
-	}
-	require.Len(t, writes, 4)
-	chunks := writes[0].Raw
-	require.Len(t, chunks, 2)
-	for _, again := range writes[1:3] {
-		require.Equal(t, chunks, again.Raw, "the same, and nothing beside it")
-		require.Len(t, again.Marks, 2, "with the marks that lead a run to them")
-	}
-	require.Equal(t, metric.ScheduleID(12), writes[3].Raw[0].Group)
-
-	// The cache of these blocks is not whole, so their marks stay open.
-	clk.Set(eleven.Add(time.Hour + time.Minute))
-	require.NoError(t, w.Seal(t.Context()))
-	for _, m := range marksOf(t, store, eleven) {
-		require.Equal(t, m.Start == 12, m.Kind == storage.MarkFresh, "%d", m.Start)
-	}
 }
 
 // TestFloodOfMarksIsReadInParts is invariant 7: a run collects a flood of marks for one block part

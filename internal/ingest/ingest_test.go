@@ -294,64 +294,6 @@ func TestPartlyInvalid(t *testing.T) {
 	})
 }
 
-// TestSeriesLimit: series beyond the limit are rejected, and the others of the same report are
-// accepted, in their places. A known series needs no room.
-func TestSeriesLimit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		in, g := start(t, ingest.Options{}, registry.Options{MaxSeriesPerSource: 2})
-		res, err := in.Append(t.Context(), report(10, 11, 12, 13))
-		require.NoError(t, err)
-		require.Equal(t, 2, res.Accepted)
-		require.Len(t, res.Rejected, 2)
-		require.Equal(t, 2, res.Rejected[0].Index)
-		require.Equal(t, ingest.ReasonLimit, res.Rejected[0].Reason)
-		require.Contains(t, res.Rejected[0].Message, "web-1")
-		res, err = in.Append(t.Context(), report(20, 21, 22))
-		require.NoError(t, err)
-		require.Equal(t, 2, res.Accepted)
-		values := map[float64]metric.ScheduleID{}
-		for s := range storedSamples(t, g) {
-			values[s.Value] = s.Schedule
-		}
-		require.Equal(t, map[float64]metric.ScheduleID{10: 0, 11: 1, 20: 0, 21: 1}, values)
-		require.NoError(t, in.Close())
-	})
-}
-
-// TestFailureIsSettled: the chunks of a commit that failed over its slice's end are written again
-// with marks, though no other commit follows.
-func TestFailureIsSettled(t *testing.T) {
-	eleven := time.Date(2025, time.November, 21, 11, 0, 0, 0, time.UTC)
-	for name, settle := range map[string]func(context.Context, *ingest.Ingest) error{
-		"settled": func(ctx context.Context, in *ingest.Ingest) error { return errors.Join(in.Settle(ctx), in.Close()) },
-		"sealed":  func(ctx context.Context, in *ingest.Ingest) error { return errors.Join(in.Seal(ctx), in.Close()) },
-		"closed":  func(_ context.Context, in *ingest.Ingest) error { return in.Close() },
-	} {
-		t.Run(name, func(t *testing.T) {
-			clk := clock.NewSimulated(eleven.Add(-time.Minute))
-			g := newStore(clk)
-			in := ingest.Start(t.Context(), parts(g, clk, registry.Options{}), ingest.Options{})
-			g.Add(storagetest.Rule{Op: "Write", Times: 1, After: func() error {
-				clk.Set(eleven.Add(2 * time.Minute))
-				return storage.ErrTimeout
-			}})
-			_, err := in.Append(t.Context(), report(1))
-			require.ErrorIs(t, err, storage.ErrTimeout)
-			require.Len(t, storedSamples(t, g), 1)
-			require.NoError(t, settle(t.Context(), in))
-			marks := 0
-			for shard := range 4 {
-				for m, err := range g.Marks(t.Context(), storage.IndexPartition{SliceKey: storage.SliceKey{StartMs: eleven.UnixMilli()}, Shard: shard}) {
-					require.NoError(t, err)
-					require.Equal(t, eleven.Add(-time.Hour).UnixMilli(), m.TimeMs)
-					marks++
-				}
-			}
-			require.Equal(t, 1, marks)
-		})
-	}
-}
-
 // TestNoPauseAtTheEnd: before a slice is sealed and before the process ends, the chunks of a failed
 // commit are written again, although the pause after a failed attempt is not over.
 func TestNoPauseAtTheEnd(t *testing.T) {
@@ -409,23 +351,6 @@ func TestSameSeries(t *testing.T) {
 		require.Equal(t, ids[1], ids[2])
 		require.Equal(t, ids[1], ids[3])
 		require.NotEqual(t, ids[1], ids[4], "a name before __name__ sorts there")
-		require.NoError(t, in.Close())
-	})
-}
-
-// TestLastValueWins: of values at the same time the last one is read, even within a commit.
-func TestLastValueWins(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		in, g := start(t, ingest.Options{}, registry.Options{})
-		now := time.Now().UnixMilli()
-		m := func(v float64) ingest.Measurement { return ingest.Measurement{Metric: "m", TimeMs: now, Value: v} }
-		res, err := in.Append(t.Context(), []ingest.Report{
-			{Source: "a", Measurements: []ingest.Measurement{m(1), m(2)}},
-			{Source: "a", Measurements: []ingest.Measurement{m(3)}},
-		})
-		require.NoError(t, err)
-		require.Equal(t, 3, res.Accepted)
-		require.Equal(t, map[metric.Sample]bool{{Schedule: 0, TimeMs: now, Value: 3}: true}, storedSamples(t, g))
 		require.NoError(t, in.Close())
 	})
 }

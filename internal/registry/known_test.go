@@ -2,8 +2,6 @@ package registry
 
 import (
 	"math/rand/v2"
-	"runtime"
-	"sync"
 	"testing"
 	"unsafe"
 
@@ -73,33 +71,6 @@ func TestGreatestID(t *testing.T) {
 	require.NoError(t, checkID(metric.MaxScheduleID))
 	require.Error(t, checkID(metric.MaxScheduleID+1))
 	require.Error(t, checkID(NoID))
-}
-
-// Who looks up while another adds finds nothing, or the whole series.
-func TestFindWhileAdding(t *testing.T) {
-	const n = 20_000
-	ids := newKnown(n)
-	digestOf := func(i int) digest { return digest{uint64(i) * 0x9e3779b97f4a7c15, uint32(i)} }
-	var wg sync.WaitGroup
-	for range 2 {
-		wg.Go(func() {
-			for i := 0; i < n; {
-				id, ok := ids.find(digestOf(i))
-				if !ok {
-					runtime.Gosched()
-					continue
-				}
-				if id != metric.ScheduleID(i) {
-					t.Errorf("series %d is found as %d", i, id)
-				}
-				i++
-			}
-		})
-	}
-	for i := range n {
-		ids.add(digestOf(i), metric.ScheduleID(i))
-	}
-	wg.Wait()
 }
 
 // Two seeds give two hashes: neither part of a digest says anything of the other.

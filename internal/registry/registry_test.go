@@ -119,64 +119,6 @@ func TestNothingGivenIsKept(t *testing.T) {
 	require.Equal(t, `cpu{source="web-1"}`, noted[0].Labels.String())
 }
 
-func TestReloadAfterRestart(t *testing.T) {
-	store := newFakeStore()
-	ls := series(t, "cpu", seq(0, 300)...)
-	ids := register(t, source(t, registry.New(store, registry.Options{}), "web-1"), ls)
-
-	again := registry.New(store, registry.Options{})
-	s := source(t, again, "web-1")
-	for i, l := range ls {
-		id, ok := s.Lookup(l.AppendKey(nil))
-		require.True(t, ok)
-		require.Equal(t, ids[i], id)
-	}
-	fresh := register(t, s, series(t, "mem", 0))
-	require.NotContains(t, ids, fresh[0])
-	require.Equal(t, metric.ScheduleID(4096), fresh[0], "the first process's lease may be in use still")
-}
-
-// TestTwoProcessesOneID is behaviour 24: two ingest processes meet the same new series at once.
-func TestTwoProcessesOneID(t *testing.T) {
-	store := newFakeStore()
-	const sources, perSource = 20, 150
-	ls := series(t, "cpu", seq(0, perSource)...)
-	processes := []*registry.Registry{registry.New(store, registry.Options{}), registry.New(store, registry.Options{})}
-
-	got := make([][][]metric.ScheduleID, len(processes)*2)
-	var wg sync.WaitGroup
-	for g := range got {
-		wg.Go(func() {
-			r := processes[g%len(processes)]
-			for i := range sources {
-				s, err := r.Source(t.Context(), "web-"+strconv.Itoa(i), false)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				ids, err := s.Register(t.Context(), ls)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				got[g] = append(got[g], ids)
-			}
-		})
-	}
-	wg.Wait()
-	seen := make(map[metric.ScheduleID]bool)
-	for i := range sources {
-		for _, id := range got[0][i] {
-			require.False(t, seen[id], "id %d stands for two series", id)
-			seen[id] = true
-		}
-		for g := range got {
-			require.Equal(t, got[0][i], got[g][i])
-		}
-	}
-	require.Len(t, seen, sources*perSource)
-}
-
 func TestIDsLostInARaceAreUsedNext(t *testing.T) {
 	store := newFakeStore()
 	a := registry.New(store, registry.Options{LeaseSize: 8})
@@ -280,17 +222,6 @@ func TestReadsOutlastRequests(t *testing.T) {
 	})
 }
 
-func TestLoadFails(t *testing.T) {
-	store := newFakeStore()
-	r := registry.New(store, registry.Options{})
-	store.onLoad = func(context.Context) error { return storage.ErrUnavailable }
-	_, err := r.Source(t.Context(), "web-2", false)
-	require.ErrorIs(t, err, storage.ErrUnavailable)
-	store.onLoad = nil
-	_, err = r.Source(t.Context(), "web-2", false)
-	require.NoError(t, err, "a failed load is tried again")
-}
-
 func TestClaimFailsHalfWay(t *testing.T) {
 	store := newFakeStore()
 	r := registry.New(store, registry.Options{MaxSeries: 10_010, LeaseSize: 10_000})
@@ -311,17 +242,6 @@ func TestClaimFailsHalfWay(t *testing.T) {
 	var limit *registry.LimitError
 	require.ErrorAs(t, err, &limit, "what failed was counted once")
 	require.Equal(t, 1, limit.Refused)
-}
-
-func TestLeaseFails(t *testing.T) {
-	store := newFakeStore()
-	store.onLease = func(int) error { return storage.ErrUnavailable }
-	r := registry.New(store, registry.Options{MaxSeries: 1})
-	s := source(t, r, "web-1")
-	_, err := s.Register(t.Context(), series(t, "cpu", 0))
-	require.ErrorIs(t, err, storage.ErrUnavailable)
-	store.onLease = nil
-	require.Equal(t, idRange(0, 1), register(t, s, series(t, "cpu", 0)))
 }
 
 func TestLimits(t *testing.T) {

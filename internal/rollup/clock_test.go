@@ -115,66 +115,6 @@ func (m *momentarily) Now() time.Time {
 	return now
 }
 
-// TestClockIsSetDuringARun: the rest of the run is not done by the new time. The next run does it.
-func TestClockIsSetDuringARun(t *testing.T) {
-	for name, by := range map[string]time.Duration{"ahead": 9 * 24 * time.Hour, "back": -time.Hour} {
-		t.Run(name, func(t *testing.T) {
-			r, store, clk, k := setUp(t, 80, rollup.Options{Parallel: 1})
-			require.NoError(t, store.SetPolicy(t.Context(), storage.Policy{Retention: storage.Retention{48 * time.Hour}}))
-			ground := 0
-			store.Add(storagetest.Rule{Op: "WriteRollups", Times: -1, After: func() error {
-				if ground++; ground == 5 {
-					clk.Jump(by)
-				}
-				return nil
-			}})
-			_, err := r.RunDue(t.Context())
-			require.ErrorContains(t, err, "the clock was set by "+by.String())
-			require.Equal(t, 5, ground)
-			require.Len(t, rows(t, store), 20)
-			require.True(t, open(t, store, k))
-			runs, err := store.RecentRuns(t.Context(), 1)
-			require.NoError(t, err)
-			require.Zero(t, runs[0].Duration, "no time has passed")
-			clk.Jump(-by)
-			_, err = r.RunDue(t.Context())
-			require.NoError(t, err)
-			require.Len(t, rows(t, store), 80)
-			require.False(t, open(t, store, k))
-		})
-	}
-}
-
-// TestNoRunByAClockThatIsRefused: nothing is ground by a clock that the store refuses when the slice is chosen. One
-// that it refuses when all is ground does not complete the slice.
-func TestNoRunByAClockThatIsRefused(t *testing.T) {
-	for name, passes := range map[string]int{"before the run": 0, "before the slice is complete": 1} {
-		t.Run(name, func(t *testing.T) {
-			r, store, _, k := setUp(t, 80, rollup.Options{Parallel: 1})
-			refuses := true
-			store.Add(storagetest.Rule{Op: "CheckFit", Times: -1, Before: func() error {
-				if passes--; passes < 0 && refuses {
-					return storage.ErrSettings
-				}
-				return nil
-			}})
-			begins := passes > 0
-			_, err := r.RunDue(t.Context())
-			require.ErrorIs(t, err, storage.ErrSettings)
-			require.True(t, open(t, store, k))
-			require.Equal(t, begins, len(rows(t, store)) > 0)
-			runs, err := store.RecentRuns(t.Context(), 100)
-			require.NoError(t, err)
-			require.Equal(t, begins, len(runs) > 0)
-			refuses = false
-			_, err = r.RunDue(t.Context())
-			require.NoError(t, err)
-			require.False(t, open(t, store, k))
-			require.Len(t, rows(t, store), 80)
-		})
-	}
-}
-
 // TestClockIsSetBackBeforeOrAfterARun: a clock that was ahead is put right when the slice has been chosen, or when its
 // last block has been ground. The slice is not completed before it is due, nor after a step by which marks may have
 // been put into it meanwhile.
@@ -196,9 +136,11 @@ func TestClockIsSetBackBeforeOrAfterARun(t *testing.T) {
 		"ground, a short delay":    {"DeleteMarks", 20, 21 * time.Second, time.Hour, short, 80, "the clock was set by -21s"},
 		"ground, a shorter step":   {"DeleteMarks", 20, 20 * time.Second, time.Hour, short, 80, ""},
 		"on the way, a short step": {"DeleteMarks", 5, 21 * time.Second, time.Hour, short, 20, "the clock was set by -21s"},
+		"on the way, ahead":        {"DeleteMarks", 5, -9 * 24 * time.Hour, 0, cache.DefaultTiming(), 20, "the clock was set by 216h0m0s"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, store, clk, k := setUpTimed(t, 80, rollup.Options{Parallel: 1}, c.timing)
+			require.NoError(t, store.SetPolicy(t.Context(), storage.Policy{Retention: storage.Retention{48 * time.Hour}}))
 			clk.Set(clk.Now().Add(c.after))
 			n := 0
 			store.Add(storagetest.Rule{Op: c.op, Times: -1, After: func() error {

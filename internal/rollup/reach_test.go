@@ -347,36 +347,6 @@ func TestBlocksBehindManyOutOfReach(t *testing.T) {
 	}
 }
 
-// TestStartWhileDaysAreAway: a worker that starts while the states of some days' slices are out of
-// reach grinds what lies in other days. It says what it cannot read, and makes up for it later.
-func TestStartWhileDaysAreAway(t *testing.T) {
-	_, faulty, clk, k := setUp(t, 80, rollup.Options{})
-	store := storagetest.NewDays(faulty, hour.AddDate(0, 0, -30).UnixMilli())
-	old := storage.SliceKey{StartMs: hour.AddDate(0, 0, -3).UnixMilli()}
-	older := storage.SliceKey{StartMs: hour.AddDate(0, 0, -60).UnixMilli()}
-	day := storage.SliceKey{Bucket: 2, StartMs: hour.Truncate(24*time.Hour).AddDate(0, 0, -3).UnixMilli()}
-	require.NoError(t, store.Write(t.Context(), &storage.Batch{Open: []storage.SliceKey{old, older, day}}))
-	store.Away(storagetest.DayAt(old), errAway)
-
-	r := worker(store, clk, 3, storage.Worker{ID: "two"}, rollup.Options{}).Runner
-	n, err := r.RunDue(t.Context())
-	require.ErrorIs(t, err, storage.ErrUnavailable)
-	require.ErrorContains(t, err, "the slices of bucket 0 before 2025-10-22T00:00:00Z cannot be read")
-	require.Equal(t, 1, n)
-	require.False(t, open(t, faulty, k))
-	require.Len(t, rows(t, faulty), 80)
-	require.True(t, open(t, faulty, day), "an hour within it is not known")
-
-	store.Away(storagetest.DayAt(old), nil)
-	clk.Set(clk.Now().Add(time.Minute))
-	n, err = r.RunDue(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, 3, n)
-	for _, k := range []storage.SliceKey{old, older, day} {
-		require.False(t, open(t, faulty, k))
-	}
-}
-
 // states is a store that cannot answer for the state of one slice.
 type states struct {
 	storage.Store

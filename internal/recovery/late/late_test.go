@@ -151,36 +151,6 @@ func TestNothingLateCostsNothing(t *testing.T) {
 	require.Equal(t, 6, w.marks)
 }
 
-// If others put marks, the index is read again from time to time, for no more than a tenth of the
-// time.
-func TestOthersMarks(t *testing.T) {
-	w := newWorld(t, true)
-	w.put(w.mark(0, 0, at(0), at(0)))
-	require.True(t, w.view().Empty())
-	w.put(w.mark(0, 0, at(0), at(3)))
-	w.advance(readEvery - time.Millisecond)
-	require.True(t, w.view().Empty())
-	w.advance(time.Millisecond)
-	require.Equal(t, []int64{at(3)}, slicesOf(w.view(), 0))
-
-	w.before = func(storage.IndexPartition) error {
-		w.advance(time.Second)
-		return nil
-	}
-	w.advance(readEvery)
-	before := w.marks
-	_ = w.view() // takes two seconds
-	w.advance(20*time.Second - time.Millisecond)
-	_ = w.view()
-	require.Equal(t, before+2, w.marks)
-	w.advance(time.Millisecond)
-	_ = w.view()
-	require.Equal(t, before+4, w.marks)
-	w.clk.Set(noon) // goes back
-	_ = w.view()
-	require.Equal(t, before+6, w.marks)
-}
-
 // Work that moves while the index is read is found, wherever it goes: its new mark is put first.
 func TestMovingWork(t *testing.T) {
 	from := func(w *world) storage.PlacedMark { return w.mark(0, 0, at(1), at(3)) }
