@@ -97,7 +97,7 @@ func (r *Recovery) Outstanding(ctx context.Context) ([]storage.SliceKey, error) 
 		next.times[b] = next.times[b].with(unread...)
 	}
 	r.looked(l, next)
-	slices.SortFunc(out, r.Order)
+	slices.SortFunc(out, r.order)
 	seen := slices.Clone(out)
 	r.seen.Store(&seen)
 	if len(next.gaps) > 0 {
@@ -221,15 +221,9 @@ func (r *Recovery) needs(k storage.SliceKey, g storage.Gap) bool {
 	return g.Bucket < k.Bucket && g.FromMs < s.EndMs && s.StartMs < g.ToMs
 }
 
-// Order compares slices by when they must be run: by end, and at the same end finest first.
-func (r *Recovery) Order(a, b storage.SliceKey) int {
+// order compares slices by when they must be run: by end, and at the same end finest first.
+func (r *Recovery) order(a, b storage.SliceKey) int {
 	return cmp.Or(cmp.Compare(r.slice(a).EndMs, r.slice(b).EndMs), cmp.Compare(a.Bucket, b.Bucket))
-}
-
-// Seen says whether a slice was outstanding at the last look.
-func (r *Recovery) Seen(k storage.SliceKey) bool {
-	seen := r.seen.Load()
-	return seen != nil && slices.Contains(*seen, k)
 }
 
 // RunAtMs returns the time at which a slice is due, in Unix ms.

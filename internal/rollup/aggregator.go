@@ -24,7 +24,7 @@ const (
 	lookEvery = time.Minute
 	clockSet  = time.Minute
 	// sharedRetry is how often Run checks whether other workers are done or gone.
-	sharedRetry = time.Second
+	sharedRetry = 2 * time.Second
 )
 
 // Aggregator drives a Runner: at start for missed slices, then by cron whenever a slice is due, and

@@ -4,30 +4,21 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/quern/quern/internal/storage"
 )
 
-const (
-	// asideFor is the maximum time for which a slice is set aside.
-	asideFor = 30 * time.Second
-	// mostWaits is how many looks in a row rely on the remembered shards. At one look per second this
-	// is about as long as a lease lasts.
-	mostWaits = 30
-)
+// mostWaits is how many looks in a row rely on the remembered shards. With sharedRetry between them they take a minute, which is
+// longer than a lease lasts.
+const mostWaits = 30
 
 // progress is what a Runner remembers between runs: how far it has come in the slices that it could
-// not complete, and which of them the next pass skips. It saves looks, and nothing else: a Runner
-// that forgets it all grinds the same rows.
+// not complete. It saves looks, and nothing else: a Runner that forgets it all grinds the same rows.
 //
-// Run takes the progress of its slice and returns it to ended. RunDue takes what was set aside from
-// beginPass and returns it to endPass.
+// Run takes the progress of its slice and returns it to ended.
 type progress struct {
 	partitions int // of a slice's index
 	slices     map[storage.SliceKey]*sliceProgress
-	// aside are the slices that the next pass skips.
-	aside asides
 }
 
 // sliceProgress is the progress of a slice that this worker could not complete.
@@ -79,54 +70,7 @@ func (p *progress) ended(k storage.SliceKey, err error) {
 	}
 }
 
-// aside is a slice that a pass set aside, and the reason.
-type aside struct {
-	storage.SliceKey
-
-	err error
-	// at is when that was, by the clock's Elapsed.
-	at time.Duration
-}
-
-type asides []aside
-
-func (s asides) keys() []storage.SliceKey {
-	out := make([]storage.SliceKey, len(s))
-	for i, a := range s {
-		out[i] = a.SliceKey
-	}
-	return out
-}
-
-// errors joins the reasons, and err.
-func (s asides) errors(err error) error {
-	var errs []error
-	for _, a := range s {
-		errs = append(errs, a.err)
-	}
-	return errors.Join(append(errs, err)...)
-}
-
-// beginPass returns what a pass that begins at now skips: what was set aside not long ago.
-func (p *progress) beginPass(now time.Duration) asides {
-	set := slices.DeleteFunc(p.aside, func(a aside) bool { return a.at <= now-asideFor })
-	p.aside = nil
-	return set
-}
-
-// endPass keeps the progress of what a pass has set aside, and chooses which of these slices the next
-// pass skips: if some wait for other workers, all but the oldest of these; else none.
-func (p *progress) endPass(set asides, order func(a, b storage.SliceKey) int) {
-	var shared []storage.SliceKey
-	for _, a := range set {
-		if errors.Is(a.err, ErrShared) {
-			shared = append(shared, a.SliceKey)
-		}
-	}
-	keys := set.keys()
-	maps.DeleteFunc(p.slices, func(k storage.SliceKey, _ *sliceProgress) bool { return !slices.Contains(keys, k) })
-	if len(shared) > 0 {
-		oldest := slices.MinFunc(shared, order)
-		p.aside = slices.DeleteFunc(set, func(a aside) bool { return a.SliceKey == oldest })
-	}
+// keep drops the progress of all slices but those that a pass has set aside.
+func (p *progress) keep(aside []storage.SliceKey) {
+	maps.DeleteFunc(p.slices, func(k storage.SliceKey, _ *sliceProgress) bool { return !slices.Contains(aside, k) })
 }

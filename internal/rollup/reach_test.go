@@ -262,40 +262,6 @@ func TestWorkersAndDamagedMarks(t *testing.T) {
 	}
 }
 
-// TestWorkersThatAreBehind: while other workers are behind, a worker looks only at the oldest
-// slice, each second, and at all slices every half minute. When the others are gone, it does their
-// work.
-func TestWorkersThatAreBehind(t *testing.T) {
-	w := startWorkers(t, []string{"a", "b"}, func(s storage.Store) storage.Store { return s })
-	behind := w.members[1]
-	w.members, w.runners = w.members[:1], w.runners[:1]
-	beat := func() { require.NoError(t, behind.Beat(t.Context())) }
-	require.ErrorIs(t, w.pass(), rollup.ErrShared)
-	require.Len(t, w.opened(), hoursOfWorkers)
-	ground := len(rows(t, w.store))
-	require.Greater(t, ground, 10*hoursOfWorkers)
-	for range 29 {
-		beat()
-		w.store.Forget()
-		require.ErrorIs(t, w.pass(), rollup.ErrShared)
-		require.Equal(t, 1, w.store.Count("FirstMark"))
-		require.Zero(t, w.store.Count("AcquireShard"))
-	}
-	beat()
-	w.store.Forget()
-	for range 2 {
-		require.ErrorIs(t, w.pass(), rollup.ErrShared)
-	}
-	require.Greater(t, w.store.Count("FirstMark"), hoursOfWorkers)
-	require.Len(t, rows(t, w.store), ground)
-
-	w.clk.Set(w.clk.Now().Add(shards.DefaultTimeout))
-	_ = w.pass()
-	require.NoError(t, w.pass())
-	require.Empty(t, w.opened())
-	require.Len(t, rows(t, w.store), 50*hoursOfWorkers)
-}
-
 // TestFewBlocksOutOfReachAreTriedAgain: only a few unavailable blocks are retried, however many
 // there are, so that the others do not wait. A block with another error is always retried.
 func TestFewBlocksOutOfReachAreTriedAgain(t *testing.T) {

@@ -15,7 +15,6 @@ import (
 	"errors"
 	"log/slog"
 	"runtime"
-	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -113,33 +112,27 @@ func NewRunner(p Parts, opts Options) *Runner {
 //
 // A slice does not stop the pass if it waits for other workers, or if its state or a part of its
 // index is damaged or away. RunDue sets such a slice aside, together with the slices around it, runs
-// later slices, and returns why. The next pass looks at it again.
-//
-// While slices wait for other workers, passes follow each other closely. Each pass looks only at
-// the oldest waiting slice, and at the others every half minute: the worker that ends a slice last
+// later slices, and returns why. The next pass looks at it again: the worker that ends a slice last
 // completes it.
 func (r *Runner) RunDue(ctx context.Context) (int, error) {
-	set := r.progress.beginPass(r.clk.Elapsed())
+	var aside []storage.SliceKey
+	var why []error
 	for n := 0; ; {
-		k, due, err := r.recovery.NextDue(ctx, set.keys())
+		k, due, err := r.recovery.NextDue(ctx, aside)
 		if unread := (*storage.GapsError)(nil); err != nil && !errors.As(err, &unread) {
-			return n, set.errors(err)
+			return n, errors.Join(append(why, err)...)
 		}
 		if !due {
-			set = slices.DeleteFunc(set, func(a aside) bool { return !r.recovery.Seen(a.SliceKey) })
-			reasons := set.errors(err)
-			r.progress.endPass(set, r.recovery.Order)
-			return n, reasons
+			r.progress.keep(aside)
+			return n, errors.Join(append(why, err)...)
 		}
 		switch _, err := r.Run(ctx, k); {
 		case err == nil:
 			n++
-		case errors.Is(err, shards.ErrUnfit):
-			return n, set.errors(err)
-		case errors.Is(err, ErrShared), errors.Is(err, storage.ErrCorrupt), errors.Is(err, errLeft):
-			set = append(set, aside{k, err, r.clk.Elapsed()})
+		case !errors.Is(err, shards.ErrUnfit) && (errors.Is(err, ErrShared) || errors.Is(err, storage.ErrCorrupt) || errors.Is(err, errLeft)):
+			aside, why = append(aside, k), append(why, err)
 		default:
-			return n, set.errors(err)
+			return n, errors.Join(append(why, err)...)
 		}
 	}
 }
