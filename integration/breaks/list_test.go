@@ -225,7 +225,7 @@ var list = []brk{
 	{
 		name: "work that an outage left is dropped at the age cap", invariant: 2,
 		file: "internal/recovery/recovery.go",
-		old:  "if !storage.Whole(r.store, ", new: "if nowMs-w.DueMs() > r.opts.AgeCap.Milliseconds()+w.Slice.EndMs-w.Slice.StartMs || !storage.Whole(r.store, ",
+		old:  "return !storage.Whole(r.store, ", new: "return nowMs-w.DueMs() > r.opts.AgeCap.Milliseconds()+w.Slice.EndMs-w.Slice.StartMs || !storage.Whole(r.store, ",
 		pkg: "integration/acceptance", test: "TestModel/scripts/long_outage",
 	},
 	{
@@ -250,7 +250,7 @@ var list = []brk{
 		name: "a row is computed again from input that has partly expired", invariant: 2,
 		file: "internal/recovery/recovery.go",
 		old:  "!storage.Whole(r.store, w.Bucket(), w.Slice, nowMs)", new: "w.Slice.EndMs <= r.store.WholeFrom(w.Bucket(), nowMs)",
-		pkg: "internal/recovery", test: "TestJudge",
+		pkg: "internal/recovery", test: "TestExpired",
 	},
 	{
 		name: "two series get one id", invariant: 2,
@@ -336,7 +336,7 @@ var list = []brk{
 	{
 		name: "marks are deleted before the rows are stored", invariant: 3,
 		file: "internal/rollup/block.go",
-		old:  "if err := g.compute(ctx, w, v); err != nil {", new: "if err := errors.Join(g.compute(ctx, w, v), g.run.cache.Unmark(ctx, g.lease.Fence, w)); err != nil {",
+		old:  "if err := g.compute(ctx, w, expired); err != nil {", new: "if err := errors.Join(g.compute(ctx, w, expired), g.run.cache.Unmark(ctx, g.lease.Fence, w)); err != nil {",
 		pkg: "integration/acceptance", test: "TestModel/CrashAtEveryStep",
 	},
 	{

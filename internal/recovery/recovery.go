@@ -54,35 +54,10 @@ func New(store storage.Store, c *cache.Cache, clk clock.Clock, opts Options) *Re
 	return r
 }
 
-// Verdict is the decision about work before it is begun.
-type Verdict int
-
-const (
-	// Grind means that the work is to be done.
-	Grind Verdict = iota
-	// Expired means that part of the input may have outlived its retention. A roll-up is never
-	// recomputed from part of its input.
-	Expired
-)
-
-// String describes the verdict for errors and logs.
-func (v Verdict) String() string {
-	if v == Expired {
-		return "its input has expired"
-	}
-	return "to be ground"
-}
-
-// Judge says whether work is still to be done: yes while its input is whole, however long the work
-// has waited and however often it failed.
-func (r *Recovery) Judge(w *cache.Work) Verdict { return r.JudgeAt(w, clock.NowMs(r.clk)) }
-
-// JudgeAt is Judge at nowMs, for example for a future run.
-func (r *Recovery) JudgeAt(w *cache.Work, nowMs int64) Verdict {
-	if !storage.Whole(r.store, w.Bucket(), w.Slice, nowMs) {
-		return Expired
-	}
-	return Grind
+// Expired says whether part of the work's input may have outlived its retention at nowMs. A roll-up is never recomputed from
+// part of its input. All other work is done, however long it has waited and however often it failed.
+func (r *Recovery) Expired(w *cache.Work, nowMs int64) bool {
+	return !storage.Whole(r.store, w.Bucket(), w.Slice, nowMs)
 }
 
 // Reschedule puts failed work off to the bucket's current slice. First it writes a mark with the

@@ -10,7 +10,6 @@ import (
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/metric"
-	"github.com/quern/quern/internal/recovery"
 	"github.com/quern/quern/internal/shards"
 	"github.com/quern/quern/internal/storage"
 )
@@ -31,8 +30,8 @@ type grind struct {
 // block grinds one block, or gives the block up if its input has expired. Each step may be
 // repeated, and the marks are deleted last: if block ends early, the next run does the same again.
 // Before each write it checks that this worker still holds the shard.
-func (g *grind) block(ctx context.Context, w *cache.Work, v recovery.Verdict) error {
-	if err := g.compute(ctx, w, v); err != nil {
+func (g *grind) block(ctx context.Context, w *cache.Work, expired bool) error {
+	if err := g.compute(ctx, w, expired); err != nil {
 		return err
 	}
 	if len(g.rows) > 0 {
@@ -50,7 +49,7 @@ func (g *grind) block(ctx context.Context, w *cache.Work, v recovery.Verdict) er
 			return fmt.Errorf("pass block %d on to the next bucket: %w", w.Block.Start, err)
 		}
 	}
-	if v != recovery.Expired {
+	if !expired {
 		if err := g.pack(ctx, w, w.Block.Within(g.run.store.Settings().GroupSize)); err != nil {
 			return err
 		}
@@ -61,7 +60,7 @@ func (g *grind) block(ctx context.Context, w *cache.Work, v recovery.Verdict) er
 	if err := g.run.cache.Done(ctx, g.lease.Fence, w); err != nil {
 		return err
 	}
-	if v == recovery.Expired {
+	if expired {
 		g.run.dropped.Add(int64(len(w.Marks)))
 		return nil
 	}
@@ -76,13 +75,13 @@ func (g *grind) block(ctx context.Context, w *cache.Work, v recovery.Verdict) er
 // compute fills g.rows with the block's rows. A schedule that may have had a row, but has no finite
 // sample left, gets a zero row. The zero row takes the old row back: it means "no data", and
 // readers skip it.
-func (g *grind) compute(ctx context.Context, w *cache.Work, v recovery.Verdict) error {
+func (g *grind) compute(ctx context.Context, w *cache.Work, expired bool) error {
 	if n := w.Damaged(); n > 0 {
 		g.run.damaged(ctx, w, tableIndex, n, fmt.Errorf(
 			"%d marks of slice %s are damaged and count for the whole block; rows that they would take back stay", n, w.Slice))
 	}
 	switch {
-	case v == recovery.Expired:
+	case expired:
 		return g.giveUp(ctx, w)
 	case w.Bucket() == metric.Raw:
 		return g.fromSamples(ctx, w)

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/quern/quern/internal/cache"
-	"github.com/quern/quern/internal/recovery"
+	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/shards"
 	"github.com/quern/quern/internal/storage"
 )
@@ -135,20 +135,19 @@ func (s *shardRun) finish(ctx context.Context, g *grind, w *cache.Work) error {
 	if err := s.steady(); err != nil {
 		return err
 	}
-	v := s.recovery.Judge(w)
-	if v == recovery.Expired {
+	expired := s.recovery.Expired(w, clock.NowMs(s.clk))
+	if expired {
 		// A drop is final, and if the clock has gone wrong since the last heartbeat all work looks
-		// expired. So the store confirms the clock first, and Judge decides again by a confirmed
-		// clock.
+		// expired. So the store confirms the clock first, and a confirmed clock decides.
 		if err := s.store.CheckFit(ctx); err != nil {
 			return fmt.Errorf("%w: %d marks of slice %s are not dropped: %w", errLeft, len(w.Marks), w.Slice, err)
 		}
-		v = s.recovery.Judge(w)
+		expired = s.recovery.Expired(w, clock.NowMs(s.clk))
 	}
-	err := s.try(ctx, g, w, v)
+	err := s.try(ctx, g, w, expired)
 	switch {
-	case err == nil && v == recovery.Expired:
-		s.report(ctx, s.key, w.Block.Start, coded(Expired, w.Slice, "%d marks of slice %s dropped: %s", len(w.Marks), w.Slice, v))
+	case err == nil && expired:
+		s.report(ctx, s.key, w.Block.Start, coded(Expired, w.Slice, "%d marks of slice %s dropped: its input has expired", len(w.Marks), w.Slice))
 		return nil
 	case err == nil:
 		return nil
@@ -169,8 +168,8 @@ func (s *shardRun) finish(ctx context.Context, g *grind, w *cache.Work) error {
 }
 
 // try grinds a block, more than once if that may help.
-func (s *shardRun) try(ctx context.Context, g *grind, w *cache.Work, v recovery.Verdict) error {
-	err := g.block(ctx, w, v)
+func (s *shardRun) try(ctx context.Context, g *grind, w *cache.Work, expired bool) error {
+	err := g.block(ctx, w, expired)
 	for attempt := 1; err != nil && attempt < s.opts.Attempts && !stops(ctx, err); attempt++ {
 		if storage.IsAway(err) && s.away.Load() >= mostAway {
 			break
@@ -178,7 +177,7 @@ func (s *shardRun) try(ctx context.Context, g *grind, w *cache.Work, v recovery.
 		if err := s.clk.Sleep(ctx, s.opts.Backoff<<(attempt-1)); err != nil {
 			return err
 		}
-		err = g.block(ctx, w, v)
+		err = g.block(ctx, w, expired)
 	}
 	return err
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/metric"
-	"github.com/quern/quern/internal/recovery"
 	"github.com/quern/quern/internal/rollup"
 	"github.com/quern/quern/internal/storage"
 )
@@ -200,7 +199,7 @@ func (x *Explainer) firstMarks(f *found, now int64) first {
 	return first{
 		any: true, in: in, runMs: run,
 		last:    slices.MaxFunc(work.Marks, func(a, b storage.Mark) int { return a.Attempt - b.Attempt }),
-		expired: x.Recovery.JudgeAt(&work, max(now, run)) == recovery.Expired,
+		expired: x.Recovery.Expired(&work, max(now, run)),
 	}
 }
 
