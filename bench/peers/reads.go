@@ -252,7 +252,7 @@ func (s *server) ask(ctx context.Context, path string) ([]byte, error) {
 }
 
 // sizes adds the bytes of the files for each value, after both servers have stopped. Of Quern's files
-// it counts the tables alone: a store of any size has a ballast file beside them, and log files that
+// it counts the tables alone: a store of any size has log files beside them that
 // are made in advance. Of VictoriaMetrics' it leaves out what it caches.
 func (t set) sizes(quern, quernDir, victoria, victoriaDir string, got *table) (err error) {
 	values := float64(t.load.values())

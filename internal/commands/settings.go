@@ -36,10 +36,6 @@ func Settings(ctx context.Context, cfg config.Settings, stdout, stderr io.Writer
 			return w.Flush()
 		}
 		for _, v := range s.Policy.Values(s.Ladder) {
-			if v.Text == "" {
-				fmt.Fprintf(w, "--%s\t-\tset by the next process that opens the store\n", v.Flag)
-				continue
-			}
 			fmt.Fprintf(w, "--%s\t%s\t\n", v.Flag, v.Text)
 		}
 		return w.Flush()

@@ -147,11 +147,7 @@ func (p Policy) Over(base storage.Policy, l metric.Ladder) (storage.Policy, erro
 	copy(keep, base.Retention)
 	base.Retention = keep
 	errs := []error{checkGrace(base.Grace, base.Delay)}
-	switch {
-	case p.SourceLabels == nil:
-	case base.SourceLabels == nil:
-		base.SourceLabels = p.SourceLabels
-	case !slices.Equal(base.SourceLabels, p.SourceLabels):
+	if p.SourceLabels != nil && !slices.Equal(base.SourceLabels, p.SourceLabels) {
 		errs = append(errs, fmt.Errorf("%w: --%s %s: the store was made with %s, which cannot be changed, since a series whose source another list derives otherwise "+
 			"would get a second id: leave the option out, or export the raw samples and import them into a new store",
 			storage.ErrSettings, storage.SourceLabelsFlag, strings.Join(p.SourceLabels, ","), strings.Join(base.SourceLabels, ",")))

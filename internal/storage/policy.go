@@ -23,8 +23,7 @@ type Policy struct {
 	FutureLimit time.Duration `json:"future_limit_ns"`
 	Retention   Retention     `json:"retention_ns"`
 	// SourceLabels are the labels that name the source of a series which has no label source, best first; see
-	// metric.SourceLabels. They are recorded once and never changed, since series would get a second id. They are nil
-	// in a policy that was recorded before they existed.
+	// metric.SourceLabels. They are recorded once and never changed, since series would get a second id.
 	SourceLabels metric.SourceLabels `json:"source_labels,omitempty"`
 }
 
@@ -37,20 +36,10 @@ func (p Policy) Equal(o Policy) bool {
 		slices.Equal(p.Retention, o.Retention) && slices.Equal(p.SourceLabels, o.SourceLabels)
 }
 
-// Completed returns p with the settings that a policy of an earlier version lacks, from first. It returns false if p
-// lacks none.
-func (p Policy) Completed(first Policy) (Policy, bool) {
-	if p.SourceLabels != nil || first.SourceLabels == nil {
-		return p, false
-	}
-	p.SourceLabels = first.SourceLabels
-	return p, true
-}
-
 // SourceLabelsFlag is the flag of Policy.SourceLabels.
 const SourceLabelsFlag = "source-labels"
 
-// Value is one setting of a policy, under the name of its flag. Its text is empty if the policy lacks it.
+// Value is one setting of a policy, under the name of its flag.
 type Value struct {
 	Flag, Text string
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
-	"github.com/quern/quern/internal/storage/pebble"
 )
 
 // defaultLabels are the source labels of a store whose first process names none.
@@ -76,44 +75,6 @@ func TestSettingsOfTheStore(t *testing.T) {
 		"which cannot be changed")
 	s.Config.Policy = config.Policy{}
 	require.Equal(t, want, open().Policy)
-}
-
-// TestStoreWithoutPolicy: a store from before policies existed records the policy of its first
-// start.
-func TestStoreWithoutPolicy(t *testing.T) {
-	s := Opener{Config: embedded(t), Clock: clock.System{}, Logger: slog.New(slog.DiscardHandler)}
-	old, err := pebble.Open(s.Config.DataDir, pebble.Options{Settings: storage.Settings{GroupSize: 64}})
-	require.NoError(t, err)
-	require.NoError(t, old.Close())
-	for _, grace := range []*time.Duration{new(time.Duration), nil} {
-		if grace != nil {
-			*grace = 10 * time.Second
-		}
-		s.Config.LateGrace = grace
-		st, err := s.OpenAndAdopt(t.Context(), func(error) {})
-		require.NoError(t, err)
-		assert.Equal(t, 10*time.Second, st.Settings().Policy.Grace)
-		assert.Equal(t, 2*time.Minute, st.Settings().Policy.Delay)
-		require.NoError(t, st.Close())
-	}
-}
-
-// TestStoreWithoutSourceLabels: a store whose policy is from before there were source labels records those of its first
-// start, and nothing else of it.
-func TestStoreWithoutSourceLabels(t *testing.T) {
-	s := Opener{Config: embedded(t), Clock: clock.System{}, Logger: slog.New(slog.DiscardHandler)}
-	policy := storage.Policy{Grace: 10 * time.Second, Delay: time.Minute, AgeCap: time.Hour, FutureLimit: time.Minute, Retention: storage.Retention{0, 0, 0, 0}}
-	old, err := pebble.Open(s.Config.DataDir, pebble.Options{Policy: policy.Always})
-	require.NoError(t, err)
-	require.NoError(t, old.Close())
-	policy.SourceLabels = metric.SourceLabels{"rack"}
-	for _, given := range []metric.SourceLabels{policy.SourceLabels, nil} {
-		s.Config.SourceLabels = given
-		st, err := s.OpenAndAdopt(t.Context(), func(error) {})
-		require.NoError(t, err)
-		assert.Equal(t, policy, st.Settings().Policy)
-		require.NoError(t, st.Close())
-	}
 }
 
 // TestSettingsThatDiffer: of several processes none changes the settings for all. A process with

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/storage"
 )
@@ -13,15 +12,11 @@ import (
 // keepClock is the interval at which the newest time seen is stored while the store is in use.
 const keepClock = 30 * time.Second
 
-// loadClock makes the clock's gate from the newest time that an earlier process stored. A store of a
-// version that did not store it has only the time of its last raw chunk.
+// loadClock makes the clock's gate from the newest time that an earlier process stored.
 func (s *Store) loadClock() error {
 	ms, err := s.getCounter(metaClock)
 	if err != nil {
 		return err
-	}
-	if ms == 0 && s.NewestID() != (blocks.ID{}) {
-		ms = s.NewestID().TimeMs()
 	}
 	var newest time.Time
 	if ms != 0 {

@@ -1,11 +1,9 @@
 package pebble
 
 import (
-	"encoding/binary"
 	"testing"
 	"time"
 
-	lsm "github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
@@ -21,7 +19,7 @@ import (
 func TestClockRefused(t *testing.T) {
 	const day = 24 * time.Hour
 	for _, by := range []time.Duration{9 * day, -time.Hour} {
-		for _, how := range []string{"at start", "after a crash", "of an older version", "while it runs"} {
+		for _, how := range []string{"at start", "after a crash", "while it runs"} {
 			t.Run(how+" "+by.String(), func(t *testing.T) {
 				noLeaks(t)
 				clk := clock.NewSimulated(time.Date(2025, time.November, 21, 12, 0, 0, 0, time.UTC))
@@ -61,10 +59,6 @@ func TestClockRefused(t *testing.T) {
 					fs = crashed
 					clk.Jump(by)
 					st = mustOpen(t, "/data", opts(fs))
-				case "of an older version":
-					require.NoError(t, st.db.Delete(metaKey(metaClock), lsm.Sync))
-					require.NoError(t, st.db.Set(metaKey("clock_doubt"), binary.BigEndian.AppendUint64(make([]byte, 8), 1), lsm.Sync))
-					fallthrough
 				case "at start":
 					require.NoError(t, st.Close())
 					clk.Jump(by)

@@ -39,9 +39,6 @@ const (
 	maxNamed = 5
 )
 
-// oldFiles are the files in which earlier versions of Quern listed the files of a store.
-var oldFiles = []string{"QUERN", "QUERN.new"}
-
 // listDirectory returns the sorted names in dir, none if dir does not exist.
 func listDirectory(dir string, files vfs.FS) ([]string, error) {
 	names, err := files.List(dir)

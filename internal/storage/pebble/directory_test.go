@@ -248,7 +248,7 @@ func TestFilesThatMayBeMissing(t *testing.T) {
 	noLeaks(t)
 	killed, closed, rows := sweepStore(t)
 	for _, store := range []files{killed, closed} {
-		for _, name := range append(store.like(t, "OPTIONS-*"), lockName, ballastName) {
+		for _, name := range append(store.like(t, "OPTIONS-*"), lockName) {
 			st := mustOpen(t, store.without(name).write(t), sweepOptions())
 			require.Equal(t, rows, everything(t, st), name)
 			require.NoError(t, st.Close())
@@ -256,8 +256,7 @@ func TestFilesThatMayBeMissing(t *testing.T) {
 	}
 }
 
-// TestNewStoreInADirectory: Open makes a store beside what is no data of anybody. It removes the list of files of
-// earlier versions.
+// TestNewStoreInADirectory: Open makes a store beside what is no data of anybody.
 func TestNewStoreInADirectory(t *testing.T) {
 	noLeaks(t)
 	dir := files{lockName: "", firstManifest: "half"}.write(t)
@@ -271,16 +270,10 @@ func TestNewStoreInADirectory(t *testing.T) {
 	require.NoError(t, st.Close())
 	require.Contains(t, said.String(), `msg="created a new store" dir=`+dir)
 	said.Reset()
-	for _, name := range oldFiles {
-		require.NoError(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
-	}
 	st, err = Open(dir, opts)
 	require.NoError(t, err)
 	require.NoError(t, st.Close())
 	require.NotContains(t, said.String(), "new store")
-	for _, name := range oldFiles {
-		require.NoFileExists(t, filepath.Join(dir, name))
-	}
 }
 
 // TestOldLogsAreRemoved: the logs that Open has replayed are removed once there is a new one.

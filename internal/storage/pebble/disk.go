@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -25,11 +24,8 @@ import (
 //  2. Compactions write only while f is above R/2, flushes only while f is above R/4. Below that
 //     they fail as on a full disk and are retried. So background writes never take the room of the
 //     log.
-//  3. The log and the manifest always write. If they meet a full disk after all, the ballast file
-//     of R/4 is deleted and the write is repeated.
-//  4. Once f is above R plus the ballast again, the ballast file is restored.
-//
-// Where the file system does not report its free space, only rule 3 holds.
+//  3. The log and the manifest always write. If they meet a full disk after all, because other programs have taken the reserve
+//     or the file system does not report its free space, the store fails, with all that it acknowledged on the disk.
 type disk struct {
 	dir      string
 	base     vfs.FS
@@ -41,18 +37,13 @@ type disk struct {
 	// closing ends the pauses of refused background writes.
 	closing closeSignal
 
-	mu      sync.Mutex
-	ballast bool
+	mu sync.Mutex
 	// oldLogs are removed when the store is open.
 	oldLogs []string
 }
 
-const (
-	ballastName = "BALLAST"
-	ballastText = "Quern gives this file up when the disk is full.\n"
-	// refusalPause delays the retries of background work on a full disk.
-	refusalPause = 200 * time.Millisecond
-)
+// refusalPause delays the retries of background work on a full disk.
+const refusalPause = 200 * time.Millisecond
 
 var errDiskFull = fmt.Errorf("kept free for the log: %w", syscall.ENOSPC)
 
@@ -87,7 +78,7 @@ func (c closeSignal) Value(any) any { return nil }
 
 // fs returns the file system that Pebble uses.
 func (d *disk) fs() vfs.FS {
-	return &guardedFS{FS: vfs.OnDiskFull(d.base, d.dropBallast), disk: d}
+	return &guardedFS{FS: d.base, disk: d}
 }
 
 // free returns the free space and the size of the file system. ok is false where the file system
@@ -113,9 +104,6 @@ func (d *disk) admitAbove(floor int64, n int) error {
 		return fmt.Errorf("%w: disk full: %d MB free of %d MB at %s, %d MB are kept free",
 			storage.ErrUnavailable, free>>20, total>>20, d.dir, floor>>20)
 	}
-	if free > d.reserve+d.reserve/4 {
-		d.restoreBallast()
-	}
 	return nil
 }
 
@@ -132,61 +120,11 @@ func (d *disk) allowTable(floor int64) error {
 	return nil
 }
 
-func (d *disk) ballastPath() string { return d.base.PathJoin(d.dir, ballastName) }
-
-// ballastBytes returns what the ballast file takes on disk, 0 if there is none: all but its text is preallocated.
-func (d *disk) ballastBytes() int64 {
-	if info, err := d.base.Stat(d.ballastPath()); err != nil || info.Size() == 0 {
-		return 0
-	}
-	return d.reserve / 4
-}
-
-func (d *disk) dropBallast() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if err := d.base.Remove(d.ballastPath()); err == nil {
-		d.log.Error("disk full; deleted the ballast file", "dir", d.dir)
-	}
-	d.ballast = false
-}
-
-// restoreBallast makes the ballast file unless it exists. Failure is only logged: rules 1 and 2
-// still hold.
-func (d *disk) restoreBallast() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.ballast || d.reserve < 4 {
-		return
-	}
-	d.ballast = true
-	if d.ballastBytes() > 0 {
-		return
-	}
-	if err := d.writeBallast(); err != nil {
-		_ = d.base.Remove(d.ballastPath())
-		d.log.Warn("cannot create the ballast file", "dir", d.dir, "err", err)
-	}
-}
-
-func (d *disk) writeBallast() error {
-	f, err := d.base.Create(d.ballastPath(), vfs.WriteCategoryUnspecified)
-	if err != nil {
-		return err
-	}
-	err = f.Preallocate(0, d.reserve/4)
-	if err == nil {
-		// A byte of content tells the next start that the ballast is whole.
-		_, err = f.Write([]byte(ballastText))
-	}
-	return errors.Join(err, f.Sync(), f.Close())
-}
-
-// opened removes what the store no longer needs once it is open.
+// opened removes the logs that were replayed, once the store is open.
 func (d *disk) opened() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, name := range slices.Concat(oldFiles, d.oldLogs) {
+	for _, name := range d.oldLogs {
 		_ = d.base.Remove(d.base.PathJoin(d.dir, name)) // the next start tries again
 	}
 	d.oldLogs = nil

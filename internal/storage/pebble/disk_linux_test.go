@@ -52,7 +52,7 @@ func TestDiskFullOfTmpfs(t *testing.T) {
 func TestDiskUsage(t *testing.T) {
 	noLeaks(t)
 	dir := t.TempDir()
-	st := mustOpen(t, dir, Options{Settings: storagetest.TestSettings(), ReserveBytes: 16 << 20, MemTableBytes: 1 << 20})
+	st := mustOpen(t, dir, Options{Settings: storagetest.TestSettings(), MemTableBytes: 1 << 20})
 	j := &journal{acked: map[int]bool{}}
 	require.NoError(t, j.write(t.Context(), st, 0, 1, 500))
 	require.NoError(t, st.db.Flush())
@@ -79,7 +79,6 @@ func TestDiskUsage(t *testing.T) {
 		}
 	}
 	require.InDelta(t, kib<<10, sum, 4<<20)
-	require.InEpsilon(t, 4<<20, part["reserve"], 0.03)
 	require.Greater(t, part["data"], int64(400<<10))
 	require.Greater(t, part["log"], int64(100<<10))
 	require.Less(t, part["other"], int64(100<<10))

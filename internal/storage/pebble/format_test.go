@@ -20,10 +20,7 @@ import (
 	"github.com/quern/quern/internal/storage/storagetest"
 )
 
-var (
-	rewrite     = flag.Bool("rewrite", false, "write the golden file anew")
-	goldenStore = flag.String("golden-store", "", "make a golden store of this name from what the code writes now")
-)
+var rewrite = flag.Bool("rewrite", false, "write the golden file anew")
 
 // TestFormat pins every key and value that a small store holds to the golden file,
 // which docs/format/pebble.md explains.

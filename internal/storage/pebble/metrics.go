@@ -54,7 +54,7 @@ func figures() []figure {
 
 var (
 	descDisk = prometheus.NewDesc("quern_pebble_disk_bytes", "Bytes of the files in the data directory: "+
-		"of data (tables), log, reserve (the ballast file) and other.", []string{"part"}, nil)
+		"of data (tables), log and other.", []string{"part"}, nil)
 	descDoubt = prometheus.NewDesc("quern_pebble_clock_doubted", "1 while nothing is written, ground or expired because the clock is not near the newest time that the store has seen.", nil, nil)
 	descFree  = prometheus.NewDesc("quern_pebble_filesystem_free_bytes", "Bytes that are free on the store's file system.", nil, nil)
 	descSize  = prometheus.NewDesc("quern_pebble_filesystem_size_bytes", "Size of the store's file system.", nil, nil)
@@ -78,7 +78,6 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		*lsm.Metrics
 		free, size int64
 		told       bool // whether free and size are known
-		reserve    int64
 	}
 	states := make(chan state, 1)
 	if c.store.failures.check() != nil || c.store.disk.closing.Err() != nil {
@@ -87,7 +86,6 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	if c.store.run("metrics", func() error {
 		s := state{Metrics: c.store.db.Metrics()}
 		s.free, s.size, s.told = c.store.disk.free()
-		s.reserve = c.store.disk.ballastBytes()
 		states <- s
 		return nil
 	}) != nil {
@@ -106,7 +104,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	tables, blobs := s.Table.Local, s.BlobFiles.Local
 	data := tables.LiveSize + tables.ObsoleteSize + tables.ZombieSize + blobs.LiveSize + blobs.ObsoleteSize + blobs.ZombieSize
 	log := s.WAL.PhysicalSize + s.WAL.ObsoletePhysicalSize
-	for part, n := range map[string]uint64{"data": data, "log": log, "reserve": uint64(s.reserve), "other": s.DiskSpaceUsage() - data - log} {
+	for part, n := range map[string]uint64{"data": data, "log": log, "other": s.DiskSpaceUsage() - data - log} {
 		ch <- prometheus.MustNewConstMetric(descDisk, prometheus.GaugeValue, float64(n), part)
 	}
 	for _, f := range figures() {

@@ -84,7 +84,7 @@ func TestSettingsAreChecked(t *testing.T) {
 	require.NoError(t, st.Close())
 }
 
-func TestNewerSchemaIsRefused(t *testing.T) {
+func TestOtherSchemaIsRefused(t *testing.T) {
 	noLeaks(t)
 	fs := vfs.NewMem()
 	st := mustOpen(t, "/data", Options{Settings: storagetest.TestSettings(), FS: fs})
@@ -98,30 +98,26 @@ func TestNewerSchemaIsRefused(t *testing.T) {
 	require.ErrorContains(t, err, "schema version 3, this program knows 2")
 }
 
-// TestOlderSchemaIsRaised: a store of an earlier version opens. The version that made it then refuses it, since it could not
-// read packed chunks. Reading alone changes nothing.
-func TestOlderSchemaIsRaised(t *testing.T) {
+// TestFormatVersion checks that the files have the documented version, even with a newer Pebble,
+// and that a store of an unknown version is left unchanged.
+func TestFormatVersion(t *testing.T) {
 	noLeaks(t)
-	fs := vfs.NewMem()
-	st := mustOpen(t, "/data", Options{Settings: storagetest.TestSettings(), FS: fs})
-	settings := func() string {
-		v, err := st.get(metaKey(metaSettings))
-		require.NoError(t, err)
-		return string(v)
-	}
-	now := settings()
-	older := strings.Replace(now, `"schema":2`, `"schema":1`, 1)
-	require.NotEqual(t, now, older)
-	require.NoError(t, st.db.Set(metaKey(metaSettings), []byte(older), lsm.Sync))
+	dir := t.TempDir()
+	opts := Options{Settings: storagetest.TestSettings(), ReserveBytes: 1}
+	st := mustOpen(t, dir, opts)
+	require.Equal(t, lsm.FormatMajorVersion(24), st.db.FormatMajorVersion())
 	require.NoError(t, st.Close())
-	var err error
-	st, err = OpenReadOnly("/data", Options{FS: fs, Logger: quiet()})
+	marker, err := filepath.Glob(filepath.Join(dir, "marker.format-version.*.024"))
 	require.NoError(t, err)
-	require.Equal(t, older, settings())
-	require.NoError(t, st.Close())
-	st = mustOpen(t, "/data", Options{FS: fs})
-	require.Equal(t, now, settings())
-	require.NoError(t, st.Close())
+	require.Len(t, marker, 1)
+	newer := strings.TrimSuffix(marker[0], "024") + "999"
+	require.NoError(t, os.Rename(marker[0], newer))
+	opts.Logger = quiet()
+	_, err = Open(dir, opts)
+	require.ErrorIs(t, err, storage.ErrSettings)
+	require.ErrorContains(t, err, "the store in "+dir+" was written by a newer version of Quern: its files are of version 999, this program knows 24")
+	require.NoError(t, os.Rename(newer, marker[0]))
+	require.NoError(t, mustOpen(t, dir, opts).Close())
 }
 
 func TestOptionsAreValidated(t *testing.T) {

@@ -25,8 +25,7 @@ type Options struct {
 	// new store takes the defaults of storage.Settings.OrNew for zero fields. With neither settings
 	// nor a policy Open creates no store.
 	Settings storage.Settings
-	// Policy returns the policy to record where the store has none: a new store, or one that a
-	// version without policies created. The default is to keep everything for ever.
+	// Policy returns the policy of a new store. The default is to keep everything for ever.
 	Policy func(metric.Ladder) (storage.Policy, error)
 	// Clock tells the time for leases, heartbeats and throttling. The default is the
 	// machine's.
@@ -43,8 +42,7 @@ type Options struct {
 	// MiB, or a 16th of the file system where that is less, but at least 1 MiB.
 	MemTableBytes int64
 	// ReserveBytes is the free space below which the store accepts no more data. The log must not
-	// fail, and so always has room. A quarter of the reserve is set aside in a ballast file. The
-	// default is 256 MiB, or an 8th of the file system where that is less.
+	// fail, and so always has room. The default is 256 MiB, or an 8th of the file system where that is less.
 	ReserveBytes int64
 	// OnLost is called each time a read skips data that cannot be read. The default is no call.
 	OnLost func(what string)
@@ -56,8 +54,7 @@ type Options struct {
 
 // formatVersion is the version of Pebble's files that Open upgrades a store to. It is a fixed
 // number and not Pebble's newest, since there is no way back: once a store has been opened,
-// programs with an older Pebble cannot open it. Raise it only for a gain, make a golden store of
-// the version before (TestGoldenStores), and say so in the changelog.
+// programs with an older Pebble cannot open it. Raise it only for a gain, and say so in the changelog.
 const formatVersion = lsm.FormatValueSeparation
 
 const (

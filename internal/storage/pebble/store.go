@@ -92,7 +92,6 @@ type Store struct {
 	settingsMu     sync.Mutex
 	settings       storage.Settings
 	packed         atomic.Bool // chunks were packed since the memtable was last flushed for that
-	outdated       bool        // the settings were recorded with an earlier schema
 	// expired holds, by the bucket's name, the time below which Expire has removed rows.
 	expired map[string]int64
 
@@ -195,9 +194,6 @@ func open(dir string, opts Options, lock *lsm.Lock) (*Store, error) {
 	}
 	s.failures.arm(opts.OnFatal)
 	s.disk.opened()
-	if free, _, ok := s.disk.free(); !ok || free > s.disk.reserve+s.disk.reserve/4 {
-		s.disk.restoreBallast()
-	}
 	return s, nil
 }
 
@@ -286,17 +282,7 @@ func (s *Store) openDB(opts *Options) error {
 	}); err != nil {
 		return err
 	}
-	if err := s.run("open "+s.dir, func() error {
-		if err := s.load(opts); err != nil {
-			return err
-		}
-		if s.outdated { // an earlier program must not open the store any more
-			if err := s.putSettings(&s.settings); err != nil {
-				return err
-			}
-		}
-		return nil
-	}); err != nil {
+	if err := s.run("open "+s.dir, func() error { return s.load(opts) }); err != nil {
 		return errors.Join(err, s.closeDB())
 	}
 	return nil
@@ -371,15 +357,10 @@ func (s *Store) load(o *Options) error {
 			return err
 		}
 	} else {
-		var policy, current bool
-		if s.settings, policy, current, err = decodeSettings(recorded); err != nil {
+		if s.settings, err = decodeSettings(recorded); err != nil {
 			return err
 		}
 		if err := checkSettings(s.dir, &s.settings, &o.Settings); err != nil {
-			return err
-		}
-		s.outdated = !current
-		if err := s.completePolicy(o, policy); err != nil {
 			return err
 		}
 	}
@@ -411,25 +392,6 @@ func (s *Store) load(o *Options) error {
 	fence, err := s.getCounter(metaFence)
 	s.fences.last = storage.Fence(fence)
 	return err
-}
-
-// completePolicy records the policy, or what it lacks, in a store of an earlier version.
-func (s *Store) completePolicy(o *Options, recorded bool) error {
-	if o.Policy == nil || recorded && s.settings.Policy.SourceLabels != nil {
-		return nil
-	}
-	first, err := o.policy(s.settings.Ladder)
-	if err != nil {
-		return err
-	}
-	if recorded {
-		var lacks bool
-		if first, lacks = s.settings.Policy.Completed(first); !lacks {
-			return nil
-		}
-	}
-	s.settings.Policy = first
-	return s.putSettings(&s.settings)
 }
 
 // Close waits for the writes under way, syncs the log and closes the store. Memtables

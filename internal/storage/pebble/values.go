@@ -141,48 +141,38 @@ func (r *varints) take(n uint64) []byte {
 
 // settingsValue is how settings are stored. As what only operators read, that is JSON, which any tool can show.
 type settingsValue struct {
-	Schema          int           `json:"schema"`
-	Ladder          string        `json:"ladder"`
-	GroupSize       int           `json:"group_size"`
-	IndexPartitions int           `json:"index_partitions"`
-	Epochs          blocks.Epochs `json:"epochs"`
-	// Policy is absent in settings that a version without policies recorded.
-	Policy *storage.Policy `json:"policy,omitempty"`
+	Schema          int            `json:"schema"`
+	Ladder          string         `json:"ladder"`
+	GroupSize       int            `json:"group_size"`
+	IndexPartitions int            `json:"index_partitions"`
+	Epochs          blocks.Epochs  `json:"epochs"`
+	Policy          storage.Policy `json:"policy"`
 }
 
 func encodeSettings(s *storage.Settings) ([]byte, error) {
-	v := settingsValue{
-		Schema: schemaVersion, Ladder: s.Ladder.String(),
-		GroupSize: s.GroupSize, IndexPartitions: s.IndexPartitions, Epochs: s.Epochs,
-	}
-	if !s.Policy.Equal(storage.Policy{}) {
-		v.Policy = &s.Policy
-	}
-	return json.Marshal(v)
+	return json.Marshal(settingsValue{
+		Schema: schemaVersion, Ladder: s.Ladder.String(), GroupSize: s.GroupSize, IndexPartitions: s.IndexPartitions,
+		Epochs: s.Epochs, Policy: s.Policy,
+	})
 }
 
-// decodeSettings also reports whether a policy is recorded, and whether the schema is the present one. Version 1 has no packed
-// chunks, which its programs cannot read.
-func decodeSettings(b []byte) (s storage.Settings, policy, current bool, err error) {
+func decodeSettings(b []byte) (s storage.Settings, err error) {
 	v, err := decodeJSON[settingsValue]("settings", b)
 	if err != nil {
-		return s, false, false, err
+		return s, err
 	}
-	if v.Schema < 1 || v.Schema > schemaVersion {
-		return s, false, false, fmt.Errorf("%w: the store has schema version %d, this program knows %d: "+
-			"use the program that made it, or a newer one", storage.ErrSettings, v.Schema, schemaVersion)
+	if v.Schema != schemaVersion {
+		return s, fmt.Errorf("%w: the store has schema version %d, this program knows %d: "+
+			"use the program that made it", storage.ErrSettings, v.Schema, schemaVersion)
 	}
-	s = storage.Settings{GroupSize: v.GroupSize, IndexPartitions: v.IndexPartitions, Epochs: v.Epochs}
+	s = storage.Settings{GroupSize: v.GroupSize, IndexPartitions: v.IndexPartitions, Epochs: v.Epochs, Policy: v.Policy}
 	if s.Ladder, err = metric.ParseLadder(v.Ladder); err != nil {
-		return s, false, false, fmt.Errorf("%w: recorded settings: %w", storage.ErrCorrupt, err)
+		return s, fmt.Errorf("%w: recorded settings: %w", storage.ErrCorrupt, err)
 	}
 	if err := validateSettings(&s); err != nil {
-		return s, false, false, fmt.Errorf("%w: recorded %w", storage.ErrCorrupt, err)
+		return s, fmt.Errorf("%w: recorded %w", storage.ErrCorrupt, err)
 	}
-	if v.Policy != nil {
-		s.Policy = *v.Policy
-	}
-	return s, v.Policy != nil, v.Schema == schemaVersion, nil
+	return s, nil
 }
 
 func decodeJSON[T any](what string, b []byte) (T, error) {
