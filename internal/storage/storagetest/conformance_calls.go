@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"iter"
-	"sync"
 	"testing"
 	"time"
 
@@ -20,7 +19,6 @@ var callCases = []conformanceCase{
 	{"Cancelled", (*suite).cancelled, nil},
 	{"IteratorsBreakEarly", (*suite).iteratorsBreakEarly, nil},
 	{"Idempotent", (*suite).idempotent, nil},
-	{"Concurrent", (*suite).concurrent, nil},
 }
 
 // operations returns one call of every method that takes a context, by name. The id of the series that is claimed is leased.
@@ -248,80 +246,4 @@ func (s *suite) idempotent() {
 	s.reopen()
 	f = s.acquire(0, "w").Fence
 	equal(s, once, run())
-}
-
-// concurrent runs ingest and a run at the same time, for the race detector.
-func (s *suite) concurrent() {
-	part := storage.IndexPartition{SliceKey: rawSlice(2)}
-	var wg sync.WaitGroup
-	for w := range 4 {
-		wg.Go(func() {
-			for i := range 50 {
-				start := metric.ScheduleID((w*50 + i) * 128)
-				err := s.store.Write(s.ctx, &storage.Batch{
-					Open:  []storage.SliceKey{rawSlice(2)},
-					Marks: []storage.PlacedMark{{Partition: part, Mark: storage.Mark{Start: start, TimeMs: at(2), ID: s.id()}}},
-					Raw:   []storage.RawChunk{{Group: blocks.Of(start, group).Start, SliceMs: at(2), Chunk: s.chunk("x")}},
-					Cache: []storage.CacheChunk{{CacheKey: storage.CacheKey{SliceKey: rawSlice(2), Start: start}, Chunk: s.chunk("x")}},
-				})
-				if err != nil {
-					s.Errorf("write: %v", err)
-				}
-			}
-		})
-	}
-	ground := map[metric.ScheduleID]bool{}
-	// pass is a run. It takes the lease anew, so that its fence covers what was written before.
-	pass := func() error {
-		l, err := s.store.AcquireShard(s.ctx, 0, "w", time.Hour)
-		if err != nil {
-			return err
-		}
-		for m, err := range s.store.Marks(s.ctx, part) {
-			var done bool
-			if err == nil {
-				done, err = s.grind(l.Fence, part, m)
-			}
-			if err != nil {
-				return err
-			}
-			if done {
-				ground[m.Start] = true
-			}
-		}
-		return nil
-	}
-	wg.Go(func() {
-		for len(ground) < 200 && !s.Failed() {
-			if err := pass(); err != nil {
-				s.Errorf("run: %v", err)
-			}
-		}
-	})
-	wg.Wait()
-	require.NoError(s, pass())
-	require.Len(s, ground, 200)
-	require.Empty(s, s.marks(part))
-	require.Len(s, s.rawChunks(0, 1<<40, at(2), at(3)), 200)
-	require.Len(s, s.rollups(1, 0, 1<<40, at(2), at(3)), 200)
-}
-
-// grind grinds a block if its chunk is there already: marks come before chunks.
-func (s *suite) grind(f storage.Fence, p storage.IndexPartition, m storage.Mark) (done bool, err error) {
-	raw := 0
-	for _, err := range s.store.RawChunks(s.ctx, blocks.Range{Start: m.Start, End: m.Start + 1}, p.StartMs, p.StartMs+1) {
-		if err != nil {
-			return false, err
-		}
-		raw++
-	}
-	if raw == 0 {
-		return false, nil
-	}
-	key := storage.CacheKey{SliceKey: p.SliceKey, Start: m.Start}
-	return true, errors.Join(
-		s.store.WriteRollups(s.ctx, f, 1, []metric.RollupRow{row(m.Start, at(2), 1)}),
-		s.store.DeleteCacheBlock(s.ctx, f, key),
-		s.store.DeleteMarks(s.ctx, f, p, []storage.Mark{m}),
-	)
 }

@@ -2,7 +2,6 @@ package storagetest
 
 import (
 	"bytes"
-	"fmt"
 	"slices"
 	"time"
 
@@ -15,74 +14,9 @@ import (
 
 // readerCases test storage.Reader.
 var readerCases = []conformanceCase{
-	{"RawChunksByRange", (*suite).rawChunksByRange, nil},
-	{"RawChunksOfManyGroups", (*suite).rawChunksOfManyGroups, nil},
 	{"RollupsByRange", (*suite).rollupsByRange, nil},
 	{"RollupsAreReplaced", (*suite).rollupsAreReplaced, nil},
 	{"RollupValues", (*suite).rollupValues, nil},
-}
-
-func (s *suite) rawChunksByRange() {
-	// Three groups, slices on both sides of two midnights, one before 1970.
-	hours := []int{-25, -24, -1, 0, 1, 23, 24, 49}
-	b := &storage.Batch{}
-	var want []storage.RawChunk
-	for _, g := range []metric.ScheduleID{0, group, 3 * group} {
-		for _, h := range hours {
-			for range 2 {
-				want = append(want, storage.RawChunk{Group: g, SliceMs: at(h), Chunk: s.chunk(fmt.Sprint(g, h))})
-			}
-		}
-	}
-	for i := range want {
-		b.Raw = append(b.Raw, want[(i*7)%len(want)])
-	}
-	s.write(b)
-	filter := func(from, to metric.ScheduleID, fromMs, toMs int64) (out []storage.RawChunk) {
-		for _, c := range want {
-			if from < to && from < c.Group+group && c.Group < to && fromMs <= c.SliceMs && c.SliceMs < toMs {
-				out = append(out, c)
-			}
-		}
-		return out
-	}
-	check := func() {
-		s.Helper()
-		for _, ids := range []blocks.Range{
-			{Start: 0, End: 4 * group},
-			{Start: 0, End: 1},
-			{Start: group - 1, End: group},
-			{Start: group - 1, End: group + 1},
-			{Start: group + 5, End: group + 6},
-			{Start: 2 * group, End: 3 * group},
-			{Start: 2*group + 1, End: 3*group + 1},
-			{Start: 0, End: 1 << 40},
-			{Start: 5, End: 5},
-		} {
-			for _, span := range [][2]int{{-48, 72}, {0, 24}, {-1, 1}, {0, 1}, {-24, 0}, {23, 25}, {2, 23}, {5, 5}} {
-				equal(s, filter(ids.Start, ids.End, at(span[0]), at(span[1])),
-					s.rawChunks(ids.Start, ids.End, at(span[0]), at(span[1])), ids, span)
-			}
-			// A range that begins within a slice leaves the slice out.
-			equal(s, filter(ids.Start, ids.End, at(0)+1, at(24)+1), s.rawChunks(ids.Start, ids.End, at(0)+1, at(24)+1))
-		}
-	}
-	check()
-	s.reopen()
-	check()
-}
-
-func (s *suite) rawChunksOfManyGroups() {
-	const n = 500
-	data := bytes.Repeat([]byte("0123456789"), 100)
-	b := &storage.Batch{}
-	for g := range n {
-		b.Raw = append(b.Raw,
-			storage.RawChunk{Group: metric.ScheduleID(g * group), SliceMs: at(-1), Chunk: storage.Chunk{ID: s.id(), Data: data}},
-			storage.RawChunk{Group: metric.ScheduleID(g * group), SliceMs: at(0), Chunk: storage.Chunk{ID: s.id(), Data: data}})
-	}
-	s.write(b)
-	equal(s, b.Raw, s.rawChunks(0, n*group, at(-24), at(24)))
 }
 
 func (s *suite) rollupsByRange() {

@@ -18,7 +18,6 @@ import (
 // registryCases test storage.Registry.
 var registryCases = []conformanceCase{
 	{"LeaseIDs", (*suite).leaseIDs, nil},
-	{"ClaimSchedules", (*suite).claimSchedules, nil},
 	{"ClaimSchedulesOfSources", (*suite).claimSchedulesOfSources, nil},
 	{"SchedulesByRange", (*suite).schedulesByRange, nil},
 }
@@ -86,47 +85,6 @@ func (s *suite) sourceSchedules(source string) []storage.Schedule {
 }
 
 func compareSchedules(a, b storage.Schedule) int { return int(a.ID - b.ID) }
-
-func (s *suite) claimSchedules() {
-	r, err := s.store.LeaseIDs(s.ctx, 20)
-	require.NoError(s, err)
-	first := []storage.Schedule{
-		{ID: r.Start, Labels: series("web-1", "cpu", "core", "0")},
-		{ID: r.Start + 1, Labels: series("web-1", "cpu", "core", "1")},
-	}
-	ids, err := s.store.ClaimSchedules(s.ctx, ClaimsOf("web-1", first))
-	require.NoError(s, err)
-	require.Equal(s, []metric.ScheduleID{r.Start, r.Start + 1}, ids)
-	// Known series keep their ids, in the order asked. A new series between them gets its own id,
-	// also when it is wanted twice.
-	ids, err = s.store.ClaimSchedules(s.ctx, ClaimsOf("web-1", []storage.Schedule{
-		{ID: r.Start + 2, Labels: first[1].Labels},
-		{ID: r.Start + 3, Labels: series("web-1", "mem")},
-		{ID: r.Start + 4, Labels: first[0].Labels},
-		{ID: r.Start + 5, Labels: series("web-1", "mem")},
-	}))
-	require.NoError(s, err)
-	require.Equal(s, []metric.ScheduleID{r.Start + 1, r.Start + 3, r.Start, r.Start + 3}, ids)
-	// Sources whose names begin alike are different.
-	ids, err = s.store.ClaimSchedules(s.ctx, ClaimsOf("web-10", []storage.Schedule{{ID: r.Start + 6, Labels: series("web-10", "cpu")}}))
-	require.NoError(s, err)
-	require.Equal(s, []metric.ScheduleID{r.Start + 6}, ids)
-	ids, err = s.store.ClaimSchedules(s.ctx, ClaimsOf("web-1", nil))
-	require.NoError(s, err)
-	require.Empty(s, ids)
-
-	want := append(slices.Clone(first), storage.Schedule{ID: r.Start + 3, Labels: series("web-1", "mem")})
-	check := func() {
-		s.Helper()
-		equal(s, want, s.sourceSchedules("web-1"))
-		equal(s, []storage.Schedule{{ID: r.Start + 6, Labels: series("web-10", "cpu")}}, s.sourceSchedules("web-10"))
-		require.Empty(s, s.sourceSchedules("web"))
-		require.Len(s, all(s, s.store.Schedules(s.ctx, r)), 4)
-	}
-	check()
-	s.reopen()
-	check()
-}
 
 // claimSchedulesOfSources: one call claims series of many sources, in any order, of which some are
 // known and some are wanted twice.

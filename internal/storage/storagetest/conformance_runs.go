@@ -18,17 +18,14 @@ import (
 // runsCases test storage.Runs.
 var runsCases = []conformanceCase{
 	{"CacheBlockTooLarge", (*suite).cacheBlockTooLarge, nil},
-	{"CacheBlockDeleteIsExact", (*suite).cacheBlockDeleteIsExact, nil},
 	{"PackRawIsExact", (*suite).packRawIsExact, nil},
 	{"PackedAgain", (*suite).packedAgain, nil},
 	{"PackedLast", (*suite).packedLast, nil},
 	{"PackedAtOnce", (*suite).packedAtOnce, nil},
-	{"MarkFields", (*suite).markFields, nil},
 	{"MarksAreOrderedOverPages", (*suite).marksAreOrderedOverPages, nil},
 	{"FirstMark", (*suite).firstMark, nil},
 	{"MarkDeleteIsExact", (*suite).markDeleteIsExact, nil},
 	{"MarksDeletedWhileRead", (*suite).marksDeletedWhileRead, nil},
-	{"SlicesOpenBegunAndComplete", (*suite).slicesOpenBegunAndComplete, nil},
 	{"NewestBegunIsKept", (*suite).newestBegunIsKept, nil},
 	{"LeaseConflictAndRelease", (*suite).leaseConflictAndRelease, nil},
 	{"LeaseRenewed", (*suite).leaseRenewed, nil},
@@ -178,66 +175,6 @@ func (s *suite) packedAtOnce() {
 	equal(s, want, s.rawChunks(0, group, at(0), at(16)))
 }
 
-func (s *suite) cacheBlockDeleteIsExact() {
-	base := storage.CacheKey{SliceKey: storage.SliceKey{Bucket: 1, StartMs: at(6)}, Start: 256}
-	neighbours := []storage.CacheKey{
-		{SliceKey: base.SliceKey, Start: 128},
-		{SliceKey: base.SliceKey, Start: 257},
-		{SliceKey: base.SliceKey, Start: 384},
-		{SliceKey: storage.SliceKey{Bucket: 1, StartMs: at(0)}, Start: 256},
-		{SliceKey: storage.SliceKey{Bucket: 1, StartMs: at(12)}, Start: 256},
-		{SliceKey: storage.SliceKey{Bucket: 0, StartMs: at(6)}, Start: 256},
-		{SliceKey: storage.SliceKey{Bucket: 2, StartMs: at(6)}, Start: 256},
-	}
-	b := &storage.Batch{}
-	for _, k := range append(neighbours, base) {
-		for range 3 {
-			b.Cache = append(b.Cache, storage.CacheChunk{CacheKey: k, Chunk: s.chunk("x")})
-		}
-	}
-	s.write(b)
-	f := s.acquire(0, "w").Fence
-	require.NoError(s, s.store.DeleteCacheBlock(s.ctx, f, base))
-	check := func() {
-		s.Helper()
-		require.Empty(s, s.cacheBlock(base))
-		for _, k := range neighbours {
-			require.Len(s, s.cacheBlock(k), 3, "%v", k)
-		}
-	}
-	check()
-	s.reopen()
-	check()
-	// A chunk that arrives after the delete stays.
-	late := storage.CacheChunk{CacheKey: base, Chunk: s.chunk("after")}
-	s.write(&storage.Batch{Cache: []storage.CacheChunk{late}})
-	equal(s, []storage.Chunk{late.Chunk}, s.cacheBlock(base))
-}
-
-func (s *suite) markFields() {
-	part := storage.IndexPartition{SliceKey: storage.SliceKey{Bucket: 2, StartMs: at(0)}, Shard: 3}
-	want := []storage.Mark{
-		{Start: 0, TimeMs: at(0), ID: s.id()},
-		{Start: 128, TimeMs: at(-30), ID: s.id(), Kind: storage.MarkLate, Schedules: []metric.ScheduleID{128}, DueMs: at(5)},
-		{
-			Start: 256, TimeMs: at(1), ID: s.id(), Kind: storage.MarkRetry, DueMs: at(2),
-			Attempt: 300, LastError: "it failed: \x00 ünïcode",
-		},
-		{
-			Start: 384, TimeMs: -at(1), ID: s.id(), Kind: storage.MarkFresh, Chunks: 360, DueMs: -1,
-			Schedules: []metric.ScheduleID{384, 385, 400, 511}, Attempt: 1,
-		},
-	}
-	s.write(&storage.Batch{Marks: placed(part, want)})
-	equal(s, want, s.marks(part))
-	s.reopen()
-	equal(s, want, s.marks(part))
-	// A second write of the same key replaces what is not in the key.
-	want[2].Attempt, want[2].LastError = 301, "again"
-	s.write(&storage.Batch{Marks: []storage.PlacedMark{{Partition: part, Mark: want[2]}}})
-	equal(s, want, s.marks(part))
-}
-
 // placed puts marks into a partition.
 func placed(p storage.IndexPartition, marks []storage.Mark) []storage.PlacedMark {
 	out := make([]storage.PlacedMark, len(marks))
@@ -373,49 +310,6 @@ func (s *suite) marksDeletedWhileRead() {
 	}
 	require.Equal(s, n, read)
 	equal(s, []storage.Mark{added}, s.marks(part))
-}
-
-func (s *suite) slicesOpenBegunAndComplete() {
-	s.write(&storage.Batch{Open: []storage.SliceKey{rawSlice(5), rawSlice(3), rawSlice(4), {Bucket: 1, StartMs: at(0)}}})
-	f := s.acquire(0, "w").Fence
-	require.NoError(s, s.store.CompleteSlice(s.ctx, rawSlice(4)))
-	want := []storage.SliceState{
-		{SliceKey: rawSlice(3)},
-		{SliceKey: rawSlice(4), Complete: true},
-		{SliceKey: rawSlice(5), Begun: true},
-	}
-	for range 2 { // a beginning may be recorded again
-		require.NoError(s, s.store.BeginSlice(s.ctx, rawSlice(5)))
-		equal(s, want, s.slices(metric.Raw, at(0), at(24)))
-	}
-	equal(s, want[:2], s.slices(metric.Raw, at(3), at(5)), "[from, to)")
-	equal(s, []storage.SliceState{}, s.slices(metric.Raw, at(6), at(24)))
-	equal(s, []storage.SliceState{}, s.slices(metric.Raw, at(4), at(4)))
-	equal(s, []storage.SliceState{{SliceKey: storage.SliceKey{Bucket: 1, StartMs: at(0)}}}, s.slices(1, at(-24), at(24)))
-	equal(s, []storage.SliceState{}, s.slices(2, at(-24), at(24)))
-
-	// A slice that is opened again, with or without a fence, stays begun or complete.
-	s.write(&storage.Batch{Open: []storage.SliceKey{rawSlice(4), rawSlice(5)}})
-	s.write(&storage.Batch{Open: []storage.SliceKey{rawSlice(4), rawSlice(5)}, Fence: f})
-	equal(s, want, s.slices(metric.Raw, at(0), at(24)))
-	s.reopen()
-	equal(s, want, s.slices(metric.Raw, at(0), at(24)))
-
-	// The order of the three does not matter.
-	require.NoError(s, s.store.BeginSlice(s.ctx, rawSlice(4)))
-	want[1].Begun = true
-	require.NoError(s, s.store.CompleteSlice(s.ctx, rawSlice(5)))
-	want[2].Complete = true
-	equal(s, want, s.slices(metric.Raw, at(0), at(24)))
-
-	// Slices of many days, and slices that were never opened.
-	require.NoError(s, s.store.CompleteSlice(s.ctx, rawSlice(-480)))
-	require.NoError(s, s.store.BeginSlice(s.ctx, rawSlice(-479)))
-	s.write(&storage.Batch{Open: []storage.SliceKey{rawSlice(-24)}})
-	want = append([]storage.SliceState{
-		{SliceKey: rawSlice(-480), Complete: true}, {SliceKey: rawSlice(-479), Begun: true}, {SliceKey: rawSlice(-24)},
-	}, want...)
-	equal(s, want, s.slices(metric.Raw, at(-500), at(24)))
 }
 
 func (s *suite) newestBegunIsKept() {

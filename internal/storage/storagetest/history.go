@@ -251,10 +251,13 @@ func (r *historyRun) write() {
 		b.Open = append(b.Open, k)
 		m := storage.PlacedMark{Partition: r.partition(k, start), Mark: storage.Mark{
 			Start: start, TimeMs: r.slice(k.Bucket).StartMs, ID: r.id(),
-			Kind: storage.MarkKind(r.rng.IntN(4)), DueMs: k.StartMs + r.rng.Int64N(1000), Attempt: r.rng.IntN(3),
+			Kind: storage.MarkKind(r.rng.IntN(5)), DueMs: k.StartMs - r.rng.Int64N(2*k.StartMs), Attempt: r.rng.IntN(3) * 150,
 		}}
+		if m.Kind == storage.MarkFresh {
+			m.Chunks = r.rng.IntN(500)
+		}
 		if m.Attempt > 0 {
-			m.LastError = "failed " + strconv.Itoa(m.Attempt)
+			m.LastError = "failed \x00 ünïcode " + strconv.Itoa(m.Attempt)
 		}
 		for id := range metric.ScheduleID(128) {
 			if m.Kind == storage.MarkLate && r.rng.IntN(10) == 0 {
@@ -520,7 +523,8 @@ func (r *historyRun) recordError() {
 	r.effect(func(_ int, st storage.Store) error { return st.RecordError(r.ctx, e) })
 }
 
-// advance moves the clock by seconds, sometimes by hours, and now and then back.
+// advance moves the clock by seconds, sometimes by hours, and now and then to less than a minute before the newest time that
+// it has shown: a store may refuse a clock that is further behind.
 func (r *historyRun) advance() {
 	d := time.Duration(r.rng.IntN(60)) * time.Second
 	switch r.rng.IntN(8) {
@@ -528,7 +532,8 @@ func (r *historyRun) advance() {
 		d *= 600
 	case 2:
 		if !r.ManyWriters {
-			d = -d
+			r.clk.Set(r.newest.Add(-d))
+			return
 		}
 	}
 	r.clk.Set(r.clk.Now().Add(d))
