@@ -275,7 +275,7 @@ func (s *Store) DeleteCacheBlock(ctx context.Context, f storage.Fence, k storage
 }
 
 const (
-	cqlReadLeases = `SELECT shard, newest_fence, owner, fence, expires FROM shards WHERE ring = 0`
+	cqlReadLeases = `SELECT shard, newest_fence, WRITETIME(newest_fence) AS moved, owner, fence, expires FROM shards WHERE ring = 0`
 	cqlFirstFence = `UPDATE shards SET newest_fence = ? WHERE ring = 0 IF newest_fence = null`
 	cqlNextFence  = `UPDATE shards SET newest_fence = ? WHERE ring = 0 IF newest_fence = ?`
 	cqlTakeShard  = `UPDATE shards USING TTL ? SET owner = ?, fence = ?, expires = ? WHERE ring = 0 AND shard = ? IF owner = null`
@@ -287,6 +287,7 @@ const (
 type leaseRow struct {
 	Shard       *int    `db:"shard"`
 	NewestFence *int64  `db:"newest_fence"`
+	MovedUs     *int64  `db:"moved"` // when the newest fence was handed out, by the servers' clocks
 	Owner       *string `db:"owner"`
 	Fence       int64   `db:"fence"`
 	ExpiresMs   int64   `db:"expires"`
@@ -297,6 +298,17 @@ func (r *leaseRow) newest() storage.Fence {
 		return 0
 	}
 	return storage.Fence(*r.NewestFence)
+}
+
+// least is a lower bound for the next fence. While fences are ahead of the clock, because a clock
+// was wrong, they advance at half the clock's pace, so the clock catches up. A process that writes
+// above a fence it has seen takes one timestamp per batch, and advances far more slowly. So the next
+// fence lies above those writes too.
+func (r *leaseRow) least(nowUs int64) storage.Fence {
+	if r.MovedUs == nil {
+		return r.newest()
+	}
+	return r.newest() + storage.Fence(max(0, nowUs-*r.MovedUs)/2)
 }
 
 func (s *Store) readLeases(ctx context.Context) ([]leaseRow, error) {
@@ -329,7 +341,7 @@ func (s *Store) AcquireShard(ctx context.Context, shard int, owner string, d tim
 			return storage.Lease{}, fmt.Errorf("%s: %w: %s", op, storage.ErrConflict, *held.Owner)
 		}
 		newest := first.newest()
-		s.stamps.observe(newest)
+		s.stamps.observe(first.least(s.clk.Now().UnixMicro()))
 		fence, err := s.timestamp(ctx, 0)
 		if err != nil {
 			return storage.Lease{}, named(op, err)

@@ -50,6 +50,7 @@ type lwwRows struct {
 	rollups map[modelRow]*lwwRollup
 	rawUs   map[modelRaw]int64 // timestamps of the Model's raw chunks
 	deleted []lwwDeleted
+	fenced  time.Time // when the newest fence was handed out, by the place's clock
 }
 
 // stamp decides between two writes of a cell.
@@ -172,12 +173,18 @@ func (m *LWWModel) AcquireShard(ctx context.Context, shard int, owner string, tt
 		return storage.Lease{}, err
 	}
 	m.observe(m.fence)
+	if !m.rows.fenced.IsZero() { // fences ahead of the clock advance at half its pace
+		m.observe(m.fence + storage.Fence(max(0, m.clk.Now().Sub(m.rows.fenced).Microseconds())/2))
+	}
 	// The fence also lies above what this process has written.
 	m.fence = max(m.fence, storage.Fence(m.last.Load()))
 	m.mu.Unlock()
 	l, err := m.Model.AcquireShard(ctx, shard, owner, ttl)
 	if err == nil {
 		m.observe(l.Fence)
+		m.mu.Lock()
+		m.rows.fenced = m.Model.clk.Now()
+		m.mu.Unlock()
 	}
 	return l, err
 }
@@ -516,6 +523,7 @@ func (m *LWWModel) Fingerprint() uint64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	f := fingerprint{sum: m.fingerprint()}
+	f.add("fenced", m.rows.fenced)
 	for _, d := range m.rows.deleted {
 		f.add("deleted", d)
 	}
