@@ -66,7 +66,9 @@ func (t Timing) MostAhead() time.Duration {
 
 // MostStep is the largest step back of the clock that a run tolerates. After a smaller one, the slice that is being ground
 // is still closed, so no marks are put into it.
-func (t Timing) MostStep() time.Duration { return min(clock.MostStep, t.Delay-t.Grace) }
+func (t Timing) MostStep() time.Duration {
+	return storage.Policy{Grace: t.Grace, Delay: t.Delay}.MostStep()
+}
 
 // Cache decides where marks and cache chunks go, by one clock. It is safe for concurrent use.
 type Cache struct {

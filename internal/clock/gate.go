@@ -7,9 +7,8 @@ import (
 )
 
 const (
-	// MostStep is how far a clock may be behind the newest time that a store has seen. Time services correct a running clock
-	// by less. With the default settings a run begins a minute after its slice has closed, so no slice that is ground takes
-	// samples on time again.
+	// MostStep is how far a clock may be behind the newest time that a store has seen, at most. Time services correct a running
+	// clock by less. See Gate.Tolerate.
 	MostStep = time.Minute
 	// mostAhead is how far a clock may be ahead of the newest time that a store has seen, beyond the time that has elapsed
 	// since. A machine may be off for a night and start by itself. Retentions are days, so a clock that is wrong by less
@@ -44,8 +43,8 @@ func (r Reading) Step(later Reading) time.Duration { return later.now.Sub(r.now)
 // Gate decides whether a process may act by its clock on a store that has only this clock. It compares each
 // reading with the newest time that the store has seen, which outlives the process:
 //
-//  1. A reading more than MostStep behind the newest time is refused: it may lie in a slice that is ground, and ids and
-//     deadlines would go back.
+//  1. A reading more than a step (Tolerate) behind the newest time is refused: it may lie in a slice that is ground, and ids
+//     and deadlines would go back.
 //  2. A reading more than mostAhead beyond the newest time, and beyond what has elapsed since by the monotonic clock, is
 //     refused: what it would expire does not come back. A new store has seen no time, and takes any clock.
 //  3. Every other reading passes, and is the newest time if it is later.
@@ -58,7 +57,8 @@ func (r Reading) Step(later Reading) time.Duration { return later.now.Sub(r.now)
 type Gate struct {
 	clk Clock
 
-	mu sync.Mutex
+	mu   sync.Mutex
+	step time.Duration
 	// newest is the newest time seen, zero for none. seen is the clock's Elapsed at that time.
 	newest time.Time
 	seen   time.Duration
@@ -66,7 +66,15 @@ type Gate struct {
 
 // NewGate returns a gate for a store whose earlier processes have seen the time newest, zero for none.
 func NewGate(clk Clock, newest time.Time) *Gate {
-	return &Gate{clk: clk, newest: newest, seen: clk.Elapsed()}
+	return &Gate{clk: clk, step: MostStep, newest: newest, seen: clk.Elapsed()}
+}
+
+// Tolerate sets how far a clock may be behind the newest time, MostStep unless it is set. It must not be more than the time
+// between the closing of a slice and its run: then no slice whose run has begun takes samples on time again.
+func (g *Gate) Tolerate(step time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.step = step
 }
 
 // Check returns nil while the clock may be acted on. Otherwise the error says what is wrong, and what to do.
@@ -86,7 +94,7 @@ func (g *Gate) Confirms(r Reading) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.newest.IsZero() {
-		if behind := g.newest.Sub(r.now); behind > MostStep {
+		if behind := g.newest.Sub(r.now); behind > g.step {
 			return g.refuse(r, behind, "behind")
 		}
 		if ahead := r.now.Sub(g.newest.Add(r.at - g.seen)); ahead > mostAhead {

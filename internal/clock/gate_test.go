@@ -73,6 +73,14 @@ func TestGate(t *testing.T) {
 			require.NoError(t, g.Check(), "also back")
 			require.Equal(t, noon.Add(mostAhead+time.Second-9*day), g.Newest())
 		}},
+		{"behind by more than is tolerated", noon, func(t *testing.T, clk *Simulated, g *Gate) {
+			g.Tolerate(time.Second)
+			require.NoError(t, g.Check())
+			clk.Jump(-time.Second)
+			require.NoError(t, g.Check())
+			clk.Jump(-time.Millisecond)
+			require.Error(t, g.Check())
+		}},
 		{"a reading", noon, func(t *testing.T, clk *Simulated, g *Gate) {
 			before := Read(clk)
 			clk.Jump(3 * day)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
 )
 
@@ -76,6 +77,14 @@ func (p Policy) Differences(o Policy, l metric.Ladder) [][2]Value {
 		}
 	}
 	return out
+}
+
+// MostStep returns the largest step back of a clock after which a slice whose run has begun is still closed, clock.MostStep at most.
+func (p Policy) MostStep() time.Duration {
+	if between := p.Delay - p.Grace; between > 0 {
+		return min(clock.MostStep, between)
+	}
+	return clock.MostStep
 }
 
 // MaxClockSkew returns how far a process's clock may be from the store's own clock, in either

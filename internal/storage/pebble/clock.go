@@ -24,6 +24,7 @@ func (s *Store) loadClock() error {
 	}
 	s.keptMs.Store(ms)
 	s.gate = clock.NewGate(s.clk, newest)
+	s.gate.Tolerate(s.settings.Policy.MostStep())
 	return nil
 }
 

@@ -611,6 +611,7 @@ func (s *Store) replaceSettings(settings *storage.Settings) error {
 	s.settingsMu.Lock()
 	defer s.settingsMu.Unlock()
 	s.settings = *settings
+	s.gate.Tolerate(settings.Policy.MostStep())
 	return nil
 }
 
