@@ -107,29 +107,6 @@ func TestPartitions(t *testing.T) {
 	})
 }
 
-// A range also ends if its times are so far out that adding a period to them would overflow.
-func TestSliceDays(t *testing.T) {
-	s := &Store{session: &listed{}}
-	for _, c := range []struct {
-		name         string
-		fromMs, toMs int64
-		want         []int64
-	}{
-		{"none", 5, 5, nil},
-		{"one moment", 5, 6, []int64{0}},
-		{"over midnight", dayMs - 1, dayMs + 1, []int64{0, dayMs}},
-		{"until midnight", 0, dayMs, []int64{0}},
-		{"before 1970", -1, 1, []int64{-dayMs, 0}},
-	} {
-		got, _, err := s.sliceDays(t.Context(), metric.Raw, c.fromMs, c.toMs)
-		require.NoError(t, err)
-		require.Equal(t, c.want, got, c.name)
-	}
-	got, _, err := s.sliceDays(t.Context(), metric.Raw, math.MaxInt64-1, math.MaxInt64)
-	require.NoError(t, err)
-	require.LessOrEqual(t, len(got), 1)
-}
-
 // reader reads keys slowly. Each key has as many rows as rows returns for it.
 type reader struct {
 	rows    func(key int) int

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/gocql/gocql"
@@ -19,15 +18,14 @@ import (
 )
 
 const (
-	cqlListDays   = `SELECT DISTINCT bucket, day FROM slices`
-	cqlReadSlices = `SELECT time_slice, begun, complete FROM slices WHERE bucket = ? AND day = ? AND time_slice >= ? AND time_slice < ?`
-	cqlBeginSlice = `INSERT INTO slices (bucket, day, time_slice, begun) VALUES (?, ?, ?, true) USING TTL ?`
-	// The newest slice of each bucket whose run has begun is a row of the reserved partition (-1, 0), with the
+	cqlReadSlices = `SELECT time_slice, begun, complete FROM slices WHERE bucket = ? AND time_slice >= ? AND time_slice < ?`
+	cqlBeginSlice = `INSERT INTO slices (bucket, time_slice, begun) VALUES (?, ?, true) USING TTL ?`
+	// The newest slice of each bucket whose run has begun is a row of the reserved partition -1, with the
 	// bucket as its time_slice. Its write timestamp is the start of the slice: so the newest slice wins, in any
 	// order of writes and of clocks.
-	cqlNewestBegun   = `SELECT WRITETIME(begun) AS newest FROM slices WHERE bucket = -1 AND day = 0 AND time_slice = ?`
-	cqlKeepBegun     = `INSERT INTO slices (bucket, day, time_slice, begun) VALUES (-1, 0, ?, true) USING TTL 0 AND TIMESTAMP ?`
-	cqlCompleteSlice = `INSERT INTO slices (bucket, day, time_slice, complete) VALUES (?, ?, ?, true) USING TTL ?`
+	cqlNewestBegun   = `SELECT WRITETIME(begun) AS newest FROM slices WHERE bucket = -1 AND time_slice = ?`
+	cqlKeepBegun     = `INSERT INTO slices (bucket, time_slice, begun) VALUES (-1, ?, true) USING TTL 0 AND TIMESTAMP ?`
+	cqlCompleteSlice = `INSERT INTO slices (bucket, time_slice, complete) VALUES (?, ?, true) USING TTL ?`
 
 	cqlRawIDs    = `SELECT chunk_id FROM raw_metrics WHERE start_schedule_id = ? AND day = ? AND time_slice = ?`
 	cqlDeleteRaw = `DELETE FROM raw_metrics WHERE start_schedule_id = ? AND day = ? AND time_slice = ? AND chunk_id >= ? AND chunk_id <= ?`
@@ -42,125 +40,24 @@ type sliceRow struct {
 	Complete bool  `db:"complete"`
 }
 
-// Slices implements storage.Runs. Each day is a partition. If some days are out of reach, Slices
-// returns those in reach.
+// Slices implements storage.Runs. Each bucket is a partition. If it is out of reach, the whole range
+// is a gap.
 func (s *Store) Slices(ctx context.Context, b metric.Bucket, fromMs, toMs int64) ([]storage.SliceState, error) {
 	const op = "slices"
-	if ctx.Err() != nil {
+	if ctx.Err() != nil || fromMs >= toMs {
 		return nil, convert(ctx, ctx.Err())
 	}
-	days, gaps, err := s.sliceDays(ctx, b, fromMs, toMs)
-	if err != nil {
-		return nil, named(op, err)
-	}
-	found, away := make([][]sliceRow, len(days)), make([]error, len(days))
-	var read, lost atomic.Int64
-	if err := each(ctx, len(days), maxSpread, func(inner context.Context, i int) error {
-		if read.Load() == 0 && lost.Load() >= mostDaysLost {
-			away[i] = errLost
-			return nil
-		}
-		for r, err := range rows[sliceRow](inner, s.session, manyRows, stmt(cqlReadSlices, int(b), days[i], fromMs, toMs)) {
-			if storage.IsAway(err) && inner.Err() == nil {
-				away[i] = err
-				lost.Add(1)
-				return nil
-			}
-			if err != nil {
-				return err
-			}
-			found[i] = append(found[i], r)
-		}
-		read.Add(1)
-		return nil
-	}); err != nil {
-		return nil, named(op, err)
-	}
 	var out []storage.SliceState
-	for i, day := range days {
-		if away[i] != nil {
-			gaps = append(gaps, storage.Gap{Bucket: b, FromMs: max(day, fromMs), ToMs: min(day+dayMs, toMs), Err: away[i]})
-			continue
-		}
-		for _, r := range found[i] {
-			out = append(out, storage.SliceState{SliceKey: storage.SliceKey{Bucket: b, StartMs: r.StartMs}, Begun: r.Begun, Complete: r.Complete})
-		}
-	}
-	if len(gaps) > 0 {
-		return out, named(op, &storage.GapsError{Gaps: gaps})
-	}
-	return out, nil
-}
-
-// mostDaysLost is how many days are tried while none can be read. Then the whole store is away, and
-// each request may take long to fail.
-const mostDaysLost = 64
-
-var errLost = fmt.Errorf("%w: of many days none can be read", storage.ErrUnavailable)
-
-// sliceDay is the key of a partition of slices.
-type sliceDay struct {
-	Bucket int   `db:"bucket"`
-	DayMs  int64 `db:"day"`
-}
-
-// sliceDays returns the days under which slices that start in [fromMs, toMs) may be recorded. For a
-// long range it lists the days of the table, which needs all token ranges. If one is out of reach,
-// it names the days around the present instead, and returns the rest of the range as gaps.
-func (s *Store) sliceDays(ctx context.Context, b metric.Bucket, fromMs, toMs int64) ([]int64, []storage.Gap, error) {
-	if fromMs >= toMs {
-		return nil, nil, nil
-	}
-	first, end := metric.AlignDown(clampMs(fromMs), dayMs), clampMs(toMs)
-	if (end-first)/dayMs < maxNamed {
-		return namedDays(first, end), nil, nil
-	}
-	var out []int64
-	for k, err := range rows[sliceDay](ctx, s.session, manyRows, stmt(cqlListDays)) {
+	for r, err := range rows[sliceRow](ctx, s.session, manyRows, stmt(cqlReadSlices, int(b), fromMs, toMs)) {
 		if storage.IsAway(err) && ctx.Err() == nil {
-			backMs, aheadMs := s.sliceReach(b)
-			today := metric.AlignDown(s.clk.Now().UnixMilli(), dayMs)
-			from, to := max(first, today-backMs), min(end, today+aheadMs)
-			var gaps []storage.Gap
-			if from > first {
-				gaps = append(gaps, storage.Gap{Bucket: b, FromMs: fromMs, ToMs: min(from, toMs), Err: err})
-			}
-			if to < end {
-				gaps = append(gaps, storage.Gap{Bucket: b, FromMs: max(to, fromMs), ToMs: toMs, Err: err})
-			}
-			return namedDays(from, to), gaps, nil
+			err = &storage.GapsError{Gaps: []storage.Gap{{Bucket: b, FromMs: fromMs, ToMs: toMs, Err: err}}}
 		}
 		if err != nil {
-			return nil, nil, err
+			return nil, named(op, err)
 		}
-		if k.Bucket == int(b) && first <= k.DayMs && k.DayMs < end {
-			out = append(out, k.DayMs)
-		}
+		out = append(out, storage.SliceState{SliceKey: storage.SliceKey{Bucket: b, StartMs: r.StartMs}, Begun: r.Begun, Complete: r.Complete})
 	}
-	slices.Sort(out)
-	return out, nil, nil
-}
-
-// namedDays returns the days from the day first until toMs.
-func namedDays(first, toMs int64) (out []int64) {
-	for d := first; d < toMs; d += dayMs {
-		out = append(out, d)
-	}
-	return out
-}
-
-// mostDaysBack bounds how many days are named where records of slices are kept for very long.
-const mostDaysBack = 2048
-
-// sliceReach returns how far from today the days are named that cannot be listed: back for as long
-// as open slices are recorded, and ahead by keepBeyond. Nothing relies on these numbers: slices
-// beyond are in a gap.
-func (s *Store) sliceReach(b metric.Bucket) (backMs, aheadMs int64) {
-	days := int64(s.workTTL(b, keepBeyond)) * 1000 / dayMs
-	if days == 0 || days > mostDaysBack {
-		days = mostDaysBack
-	}
-	return days * dayMs, keepBeyond.Milliseconds()
+	return out, nil
 }
 
 // BeginSlice implements storage.Runs. The newest begun slice comes first: once the slice has its record, it is not
@@ -201,8 +98,7 @@ func (s *Store) CompleteSlice(ctx context.Context, k storage.SliceKey) error {
 
 // setState writes a state of a slice, which stays until the slice cannot be opened again.
 func (s *Store) setState(ctx context.Context, cql string, k storage.SliceKey) error {
-	return s.writeOne(ctx, 0, stmt(cql,
-		int(k.Bucket), metric.AlignDown(k.StartMs, dayMs), k.StartMs, s.workTTL(k.Bucket, 2*keepBeyond)))
+	return s.writeOne(ctx, 0, stmt(cql, int(k.Bucket), k.StartMs, s.workTTL(k.Bucket, 2*keepBeyond)))
 }
 
 type cacheRow struct {

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	cqlOpenSlice  = `INSERT INTO slices (bucket, day, time_slice) VALUES (?, ?, ?) USING TTL ?`
+	cqlOpenSlice  = `INSERT INTO slices (bucket, time_slice) VALUES (?, ?) USING TTL ?`
 	cqlWriteMark  = `INSERT INTO metrics_cache_index (bucket, time_slice, partition, start_schedule_id, time, mark_id, kind, chunks, schedule_ids, due, attempt, last_error) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) USING TTL ?`
 	cqlWriteRaw   = `INSERT INTO raw_metrics (start_schedule_id, day, time_slice, chunk_id, data) VALUES (?, ?, ?, ?, ?) USING TTL ?`
 	cqlWriteCache = `INSERT INTO metrics_cache (bucket, time_slice, start_schedule_id, chunk_id, data) VALUES (?, ?, ?, ?, ?) USING TTL ?`
@@ -70,7 +70,7 @@ func (s *Store) Write(ctx context.Context, b *storage.Batch) error {
 	parts := partsOf(b)
 	if err := parts.each(ctx, len(b.Open), func(i int) []int { return parts.in(b.Open[i]) }, func(ctx context.Context, i int) error {
 		k := b.Open[i]
-		return s.session.exec(ctx, tsUs, stmt(cqlOpenSlice, int(k.Bucket), metric.AlignDown(k.StartMs, dayMs), k.StartMs, s.workTTL(k.Bucket, keepBeyond)))
+		return s.session.exec(ctx, tsUs, stmt(cqlOpenSlice, int(k.Bucket), k.StartMs, s.workTTL(k.Bucket, keepBeyond)))
 	}); err != nil {
 		return named("open slices", err)
 	}
