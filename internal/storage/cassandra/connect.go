@@ -88,9 +88,6 @@ func createWatched(ctx context.Context, o *Options, config *gocql.ClusterConfig,
 		return nil, err
 	}
 	d.nodes = n
-	n.probe = func(ctx context.Context) {
-		_ = d.ContextQuery(ctx, cqlProbe, nil).ExecRelease() // n observes the outcome
-	}
 	return d, nil
 }
 

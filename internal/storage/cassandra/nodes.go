@@ -28,14 +28,12 @@ const (
 	mostAgain = 16
 	// mostMissed is how many requests in a row a node may leave unanswered before it is asked last.
 	mostMissed = 3
-	// probeEvery is how often a node that is asked last is probed.
-	probeEvery = time.Second
+	// tryEvery is how often a request tries a node that is asked last.
+	tryEvery = time.Second
 )
 
 // connsPerNode is how many connections requests to one node share.
 const connsPerNode = 2
-
-const cqlProbe = `SELECT key FROM system.local`
 
 // errBeaten ends an attempt when another node has answered the request.
 var errBeaten = errors.New("another node has answered")
@@ -46,8 +44,8 @@ var errBeaten = errors.New("another node has answered")
 //     finds no other node goes to it. A request is unanswered if another node answered it, or if it
 //     timed out. The node is never removed, so a request finds as many nodes as it would without
 //     this rule.
-//  2. Such a node gets probes. No other request depends on the answer to a probe. The node takes
-//     part again when it answers a probe within speculateAfter.
+//  2. One request every tryEvery tries such a node in its turn, if it will also be sent to another one.
+//     The node takes part again when it answers any request within speculateAfter.
 //  3. No two attempts of one request ask the same node.
 type nodes struct {
 	gocql.HostSelectionPolicy // nodes with a copy come first
@@ -56,8 +54,6 @@ type nodes struct {
 	anyOf gocql.HostSelectionPolicy
 	clk   clock.Clock
 	log   *slog.Logger
-	// probe sends a probe to the node that its context names.
-	probe func(ctx context.Context)
 	// again holds a token for each further attempt under way.
 	again chan struct{}
 
@@ -69,7 +65,7 @@ type node struct {
 	address string
 	missed  int // requests in a row
 	last    bool
-	probed  time.Duration // by the clock's Elapsed
+	tried   time.Duration // by the clock's Elapsed
 }
 
 // newNodes wraps a policy that takes every node of a data centre alike.
@@ -85,10 +81,8 @@ type attempt struct {
 	asked *asked
 	// again says that another attempt came before.
 	again bool
-	// only is the id of the one node that the request is for, "" for any. probe says that the
-	// request is a probe of that node.
-	only  string
-	probe bool
+	// only is the id of the one node that the request is for, "" for any.
+	only string
 }
 
 type attemptKey struct{}
@@ -129,7 +123,6 @@ func (n *nodes) Pick(q gocql.ExecutableQuery) gocql.NextHost {
 	if a.again || a.only != "" {
 		policy = n.anyOf
 	}
-	n.probeSome(ctx)
 	next := policy.Pick(q)
 	var last []gocql.SelectedHost
 	ended := false
@@ -148,7 +141,7 @@ func (n *nodes) Pick(q gocql.ExecutableQuery) gocql.NextHost {
 				if id == a.only {
 					return h
 				}
-			case n.isLast(id):
+			case n.isLast(id, a):
 				last = append(last, h)
 			case a.asked.first(id):
 				return h
@@ -164,24 +157,19 @@ func (n *nodes) Pick(q gocql.ExecutableQuery) gocql.NextHost {
 	}
 }
 
-func (n *nodes) isLast(id string) bool {
+// isLast says whether an attempt asks a node last.
+func (n *nodes) isLast(id string, a attempt) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	x := n.byID[id]
-	return x != nil && x.last
-}
-
-// probeSome sends the probes that are due.
-func (n *nodes) probeSome(ctx context.Context) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	now := n.clk.Elapsed()
-	for id, x := range n.byID {
-		if x.last && now-x.probed >= probeEvery {
-			x.probed = now
-			go n.probe(context.WithValue(context.WithoutCancel(ctx), attemptKey{}, attempt{only: id, probe: true}))
-		}
+	if x == nil || !x.last {
+		return false
 	}
+	if now := n.clk.Elapsed(); a.asked != nil && !a.again && now-x.tried >= tryEvery {
+		x.tried = now
+		return false
+	}
+	return true
 }
 
 // observe records the outcome of one attempt at one node.
@@ -195,17 +183,17 @@ func (n *nodes) observe(ctx context.Context, h *gocql.HostInfo, took time.Durati
 	var frame gocql.RequestError
 	answered := err == nil || errors.As(err, &frame)
 	switch {
-	case attemptOf(ctx).probe:
-		if x.last && answered && took < speculateAfter {
-			x.last, x.missed = false, 0
-			n.log.Info("a Cassandra node answers again", "node", x.address)
-		}
+	case answered && x.last && took >= speculateAfter:
 	case answered:
 		x.missed = 0
+		if x.last {
+			x.last = false
+			n.log.Info("a Cassandra node answers again", "node", x.address)
+		}
 	case errors.Is(err, gocql.ErrTimeoutNoResponse),
 		errors.Is(context.Cause(ctx), errBeaten) && took >= speculateAfter: // it had a head start
 		if x.missed++; x.missed >= mostMissed && !x.last {
-			x.last, x.probed = true, n.clk.Elapsed()
+			x.last, x.tried = true, n.clk.Elapsed()
 			n.log.Warn("a Cassandra node is slow or does not answer; it is asked last until it recovers", "node", x.address)
 		}
 	}

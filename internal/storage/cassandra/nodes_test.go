@@ -174,17 +174,12 @@ func TestSpeculate(t *testing.T) {
 	})
 }
 
-// A node that leaves requests unanswered which others answer is asked last, and probed each second.
-// When it answers a probe, all requests ask it again.
+// A node that leaves requests unanswered which others answer is asked last, and tried each second.
+// When it answers in time, all requests ask it again.
 func TestNodeThatDoesNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, hosts, log := three(t)
 		ctx := t.Context()
-		probes := 0
-		n.probe = func(ctx context.Context) {
-			require.Equal(t, []string{"1"}, picked(ctx, n))
-			probes++
-		}
 		beaten, cancel := context.WithCancelCause(ctx)
 		cancel(errBeaten)
 		gaveUp, stop := context.WithCancel(ctx)
@@ -209,23 +204,28 @@ func TestNodeThatDoesNotAnswer(t *testing.T) {
 			require.Equal(t, "1", picked(ctx, n)[2])
 		}
 		require.Equal(t, 1, testutil.CollectAndCount(collector{limiter: newLimiter(1), nodes: &nodes{byID: map[string]*node{"x": {}}}, clocks: new(clocks)}, "quern_cassandra_node_asked_last"))
-		require.Zero(t, probes)
 
-		// An answer to a request that found no other node is no sign, and an answer to a probe must
-		// be fast.
-		n.observe(ctx, hosts[1], time.Millisecond, nil)
-		probe := context.WithValue(ctx, attemptKey{}, attempt{only: "1", probe: true})
-		n.observe(probe, hosts[1], speculateAfter, nil)
-		n.observe(probe, hosts[1], time.Millisecond, gocql.ErrTimeoutNoResponse)
+		// An answer must be fast to be a sign.
+		n.observe(ctx, hosts[1], speculateAfter, nil)
+		n.observe(ctx, hosts[1], time.Millisecond, gocql.ErrTimeoutNoResponse)
 		require.True(t, n.askedLast()["10.0.0.1:0"])
-		for i := range 3 {
-			time.Sleep(probeEvery)
-			picked(ctx, n)
-			picked(ctx, n)
-			synctest.Wait()
-			require.Equal(t, i+1, probes)
+		tries := func(again bool) (tries int) {
+			for range 9 {
+				ctx := context.WithValue(ctx, attemptKey{}, attempt{asked: new(asked), again: again})
+				if n.Pick(query(ctx))().Info().HostID() == "1" {
+					tries++
+				}
+			}
+			return tries
 		}
-		n.observe(probe, hosts[1], time.Millisecond, nil)
+		require.Zero(t, tries(false))
+		for range 3 {
+			time.Sleep(tryEvery)
+			require.Zero(t, tries(true), "no further attempt tries it")
+			require.Equal(t, "1", picked(ctx, n)[2], "and no request that goes to one node alone")
+			require.Equal(t, 1, tries(false))
+		}
+		n.observe(ctx, hosts[1], time.Millisecond, nil)
 		require.False(t, n.askedLast()["10.0.0.1:0"])
 		require.Contains(t, log.String(), "a Cassandra node answers again")
 
