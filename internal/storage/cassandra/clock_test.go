@@ -112,24 +112,6 @@ func TestOneWrongClockOfThree(t *testing.T) {
 	require.NoError(t, s.ClockRefused())
 }
 
-// If a clock goes wrong later, the next heartbeat finds out, and is not recorded.
-func TestClockGoesWrong(t *testing.T) {
-	o := place(t)
-	clk := clock.NewSimulated(time.Now())
-	o.Clock, o.Policy = clk, storage.Policy{Grace: 10 * time.Minute, Delay: 30 * time.Minute}.Always
-	st, err := Open(t.Context(), o)
-	require.NoError(t, err)
-	defer func() { require.NoError(t, st.Close()) }()
-	w := storage.Worker{ID: "w"}
-	require.NoError(t, st.Heartbeat(t.Context(), w, time.Hour))
-	clk.Set(clk.Now().Add(time.Hour))
-	w.ID = "astray"
-	require.ErrorIs(t, st.Heartbeat(t.Context(), w, time.Hour), storage.ErrSettings)
-	workers, err := st.Workers(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, []storage.Worker{{ID: "w"}}, workers)
-}
-
 // A process is fit while its clock agrees with the servers' and its policy with the store's. It
 // checks at each heartbeat, and before it drops anything.
 func TestCheckFit(t *testing.T) {
@@ -141,6 +123,7 @@ func TestCheckFit(t *testing.T) {
 	for _, step := range []time.Duration{9 * 24 * time.Hour, -time.Hour} {
 		clk.Jump(step)
 		require.ErrorIs(t, p.CheckFit(t.Context()), storage.ErrSettings)
+		require.ErrorIs(t, p.Heartbeat(t.Context(), storage.Worker{ID: "astray"}, time.Hour), storage.ErrSettings)
 		p.flaky.fail(0, lost)
 		require.ErrorIs(t, p.CheckFit(t.Context()), storage.ErrTimeout, "and not that it is fit")
 		p.flaky.heal()
@@ -148,12 +131,16 @@ func TestCheckFit(t *testing.T) {
 		require.NoError(t, p.CheckFit(t.Context()))
 	}
 
+	workers, err := p.Workers(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, workers, "a heartbeat by a wrong clock is not recorded")
+
 	other := start(t, o)
 	policy := other.Settings().Policy
 	policy.Grace = 5 * time.Minute
 	require.NoError(t, other.SetPolicy(t.Context(), policy))
 	require.NoError(t, other.CheckFit(t.Context()))
-	err := p.CheckFit(t.Context())
+	err = p.CheckFit(t.Context())
 	require.ErrorIs(t, err, storage.ErrSettings)
 	require.ErrorContains(t, err, "--late-grace from 10m to 5m")
 	require.ErrorIs(t, p.Heartbeat(t.Context(), storage.Worker{ID: "w"}, time.Hour), storage.ErrSettings)

@@ -148,9 +148,6 @@ func keysUpTo(n int) (keys []int) {
 	return keys
 }
 
-// aheads are numbers of rows that are kept ahead.
-var aheads = []int{0, aheadRows}
-
 // manyAndFew returns no rows for some keys, a few for others, and for others more than are kept
 // ahead.
 func manyAndFew(key int) int { return []int{3, 0, 5 * aheadRows, 1}[key%4] }
@@ -164,89 +161,68 @@ func expected(keys []int, rows func(int) int) (out []string) {
 	return out
 }
 
-func TestSpreadKeepsTheOrder(t *testing.T) {
-	for _, n := range []int{0, 1, 2, readAhead, readAhead + 1, 5 * readAhead} {
-		for _, ahead := range aheads {
+// Spread keeps the order, yields an error once and last, and leaves no reader running, whether the
+// readers wait for rows or for room.
+func TestSpread(t *testing.T) {
+	for _, c := range []struct {
+		keys   int
+		failAt int           // -1 for never
+		rows   int           // after which the loop breaks; -1 for never
+		ends   time.Duration // after which the context ends; 0 for never
+	}{
+		{0, -1, -1, 0},
+		{1, -1, -1, 0},
+		{readAhead, -1, -1, 0},
+		{5 * readAhead, -1, -1, 0},
+		{50, 0, -1, 0},
+		{50, readAhead, -1, 0},
+		{50, 49, -1, 0},
+		{100, -1, 0, 0},
+		{100, -1, 2, 0},
+		{100, -1, 1000, 0},
+		{200, -1, -1, time.Nanosecond},
+		{200, -1, -1, 50 * time.Millisecond},
+		{200, -1, -1, time.Second},
+	} {
+		for _, ahead := range []int{0, aheadRows} {
 			synctest.Test(t, func(t *testing.T) {
-				r := &reader{rows: manyAndFew, failAt: -1}
-				keys := keysUpTo(n)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				if c.ends > 0 {
+					time.AfterFunc(c.ends, cancel)
+				}
+				r := &reader{rows: manyAndFew, failAt: c.failAt}
 				var got []string
-				for row, err := range spread(t.Context(), keys, ahead, r.read) {
-					require.NoError(t, err)
-					got = append(got, row)
-				}
-				require.Equal(t, expected(keys, manyAndFew), got)
-				require.EqualValues(t, n, r.started.Load())
-				require.Zero(t, r.running.Load())
-				require.LessOrEqual(t, r.most.Load(), int64(readAhead))
-				if n >= readAhead {
-					require.Greater(t, r.most.Load(), int64(readAhead/2), "many at once; those without rows end at once")
-				}
-			})
-		}
-	}
-}
-
-// A loop that ends early leaves no reader running, whether the readers wait for rows or for room.
-func TestSpreadBreaks(t *testing.T) {
-	for _, rows := range []int{0, 1, 2, 100, 1000} {
-		for _, ahead := range aheads {
-			synctest.Test(t, func(t *testing.T) {
-				r := &reader{rows: manyAndFew, failAt: -1}
-				n := 0
-				for _, err := range spread(t.Context(), keysUpTo(100), ahead, r.read) {
-					require.NoError(t, err)
-					if n++; n > rows {
+				var failed error
+				for row, err := range spread(ctx, keysUpTo(c.keys), ahead, r.read) {
+					require.NoError(t, failed, "nothing follows an error")
+					if failed = err; err != nil {
+						continue
+					}
+					if got = append(got, row); len(got)-1 == c.rows {
 						time.Sleep(time.Second) // the others read as far as they may
 						break
 					}
 				}
 				require.Zero(t, r.running.Load(), "when the loop has ended")
-				require.Less(t, r.started.Load(), int64(100), "nobody reads far ahead")
-			})
-		}
-	}
-}
-
-func TestSpreadEndsWithAnError(t *testing.T) {
-	for _, failAt := range []int{0, 1, 2, readAhead, 49} {
-		for _, ahead := range aheads {
-			synctest.Test(t, func(t *testing.T) {
-				r := &reader{rows: manyAndFew, failAt: failAt}
-				var got []string
-				var failed error
-				for row, err := range spread(t.Context(), keysUpTo(50), ahead, r.read) {
-					require.NoError(t, failed, "nothing follows an error")
-					if failed = err; err == nil {
-						got = append(got, row)
+				require.LessOrEqual(t, r.most.Load(), int64(readAhead))
+				want := expected(keysUpTo(c.keys), manyAndFew)
+				switch {
+				case c.failAt >= 0:
+					require.ErrorIs(t, failed, errRow)
+					require.Equal(t, expected(keysUpTo(c.failAt+1), manyAndFew), got, "all before it, and nothing of what lies behind")
+				case c.ends > 0:
+					require.ErrorIs(t, failed, context.Canceled, "what is short must not look whole")
+					require.Equal(t, want[:len(got)], append([]string{}, got...))
+				case c.rows >= 0:
+					require.Equal(t, want[:c.rows+1], got)
+					require.Less(t, r.started.Load(), int64(c.keys), "nobody reads far ahead")
+				default:
+					require.Equal(t, want, got)
+					if c.keys >= readAhead {
+						require.Greater(t, r.most.Load(), int64(readAhead/2), "many at once; those without rows end at once")
 					}
 				}
-				require.ErrorIs(t, failed, errRow)
-				require.Equal(t, expected(keysUpTo(failAt+1), manyAndFew), got, "all before it, and nothing of what lies behind")
-				require.Zero(t, r.running.Load())
-			})
-		}
-	}
-}
-
-func TestSpreadEndsWithItsContext(t *testing.T) {
-	for _, after := range []time.Duration{0, time.Millisecond, 50 * time.Millisecond, time.Second} {
-		for _, ahead := range aheads {
-			synctest.Test(t, func(t *testing.T) {
-				ctx, cancel := context.WithCancel(t.Context())
-				time.AfterFunc(after, cancel)
-				r := &reader{rows: manyAndFew, failAt: -1}
-				var got []string
-				var failed error
-				for row, err := range spread(ctx, keysUpTo(200), ahead, r.read) {
-					require.NoError(t, failed, "nothing follows an error")
-					if failed = err; err == nil {
-						got = append(got, row)
-					}
-				}
-				require.ErrorIs(t, failed, context.Canceled, "what is short must not look whole")
-				require.Equal(t, expected(keysUpTo(200), manyAndFew)[:len(got)], append([]string{}, got...))
-				require.Zero(t, r.running.Load())
 			})
 		}
 	}

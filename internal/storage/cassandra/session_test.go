@@ -117,51 +117,6 @@ func TestClusterConfig(t *testing.T) {
 	require.False(t, c.DefaultIdempotence)
 }
 
-// An applier that has lost its lock to another stops before it changes anything more, and returns
-// an error.
-func TestLostLockOfTheSchema(t *testing.T) {
-	o := place(t)
-	o.Keyspace += "_anew"
-	s, _, err := connect(t.Context(), &o, "")
-	require.NoError(t, err)
-	defer s.close()
-	drop := func(ctx context.Context) { require.NoError(t, ddl(ctx, s, "DROP KEYSPACE IF EXISTS "+o.Keyspace)) }
-	drop(t.Context())
-	defer drop(t.Context())
-
-	const another = "another applier"
-	var inside *driver
-	steps := 0
-	err = ApplySchema(t.Context(), o, "", func(done, total int, _ string) {
-		if total == 1 {
-			return // the keyspace
-		}
-		if steps++; done != 2 {
-			return
-		}
-		inside, _, err = connect(t.Context(), &o, o.Keyspace)
-		require.NoError(t, err)
-		owner, err := readSetting(t.Context(), inside, settingLock)
-		require.NoError(t, err)
-		ok, err := swapSetting(t.Context(), inside, settingLock, owner, another)
-		require.NoError(t, err)
-		require.True(t, ok)
-	})
-	require.NotNil(t, inside)
-	defer inside.close()
-	require.ErrorIs(t, err, storage.ErrConflict)
-	require.Equal(t, 3, steps, "nothing after that")
-	text, err := readSetting(t.Context(), inside, settingLock)
-	require.NoError(t, err)
-	require.Equal(t, another, text, "it does not give back what is not its own")
-
-	ok, err := inside.cas(t.Context(), stmt(cqlReturnLock, another))
-	require.NoError(t, err)
-	require.True(t, ok)
-	require.NoError(t, ApplySchema(t.Context(), o, "", func(int, int, string) {}))
-	start(t, o)
-}
-
 // impatient is a clock on which a wait fails.
 type impatient struct{ clock.System }
 

@@ -14,37 +14,6 @@ func sizes(stmts []statement) (sum int) {
 	return sum
 }
 
-func TestCut(t *testing.T) {
-	blob := func(n int) statement { return stmt("INSERT", make([]byte, n)) }
-	per := sizes([]statement{blob(0)})
-	for _, c := range []struct {
-		name string
-		rows []int // bytes
-		want []int // rows of each batch
-	}{
-		{"nothing", nil, nil},
-		{"one", []int{10}, []int{1}},
-		{"exactly full", []int{maxBatchBytes/2 - per, maxBatchBytes/2 - per}, []int{2}},
-		{"one byte more", []int{maxBatchBytes/2 - per, maxBatchBytes/2 - per + 1}, []int{1, 1}},
-		{"one that is too big", []int{10 * maxBatchBytes}, []int{1}},
-		{"too big, first", []int{10 * maxBatchBytes, 1, 1}, []int{1, 2}},
-		{"too big, between others", []int{1, 1, 10 * maxBatchBytes, 1, 1}, []int{2, 1, 2}},
-		{"all too big", []int{2 * maxBatchBytes, 2 * maxBatchBytes, 2 * maxBatchBytes}, []int{1, 1, 1}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			var stmts []statement
-			for _, n := range c.rows {
-				stmts = append(stmts, blob(n))
-			}
-			var got []int
-			for _, b := range cut(stmts) {
-				got = append(got, len(b))
-			}
-			require.Equal(t, c.want, got)
-		})
-	}
-}
-
 // For any rows: none is left out or moved, and no batch above the bound could be split.
 func TestCutAtRandom(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
