@@ -29,7 +29,7 @@ func haveDocker(ctx context.Context) error {
 		err = docker.Health(ctx)
 	}
 	if err != nil {
-		return fmt.Errorf("%w: no Docker daemon answers: %w", ErrUnavailable, err)
+		return fmt.Errorf("no Docker daemon answers: %w", err)
 	}
 	return nil
 }

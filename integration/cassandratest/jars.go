@@ -3,6 +3,7 @@ package cassandratest
 import (
 	"context"
 	_ "embed"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -69,13 +70,13 @@ func jars(ctx context.Context) (string, error) {
 	return dir, os.Rename(into, dir)
 }
 
-// haveJava returns the java for nodes that are processes, or ErrUnavailable if something is missing
-// here to run them. Cassandra 5.0 runs on Java 17, and supports no newer one.
+// haveJava returns the java for nodes that are processes, or an error that says what is missing here
+// to run them. Cassandra 5.0 runs on Java 17, and supports no newer one.
 func haveJava(ctx context.Context) (string, error) {
 	if dir, err := jarsDir(); err != nil {
 		return "", err
 	} else if _, err := exec.LookPath("mvn"); err != nil && !hasJars(dir) {
-		return "", fmt.Errorf("%w: there is no mvn in PATH", ErrUnavailable)
+		return "", errors.New("there is no mvn in PATH")
 	}
 	// After these two, where distributions install it.
 	candidates := []string{filepath.Join(os.Getenv("JAVA_HOME"), "bin", "java"), "java"}
@@ -86,7 +87,7 @@ func haveJava(ctx context.Context) (string, error) {
 			return java, nil
 		}
 	}
-	return "", fmt.Errorf("%w: there is no Java 17 in JAVA_HOME, PATH or /usr/lib/jvm", ErrUnavailable)
+	return "", errors.New("there is no Java 17 in JAVA_HOME, PATH or /usr/lib/jvm")
 }
 
 // lastLines returns the end of a program's output.

@@ -54,10 +54,10 @@ const (
 	WayJVM Way = "jvm"
 )
 
-// ErrUnavailable means that a way to a server is not open on this machine.
-var ErrUnavailable = errors.New("no Cassandra to test with: install Docker, or Java 17 and Maven")
+// errNoWay means that no way to a server is open on this machine.
+var errNoWay = errors.New("no Cassandra to test with: install Docker, or Java 17 and Maven")
 
-// lacks returns an error that is ErrUnavailable if a way is not open here.
+// lacks returns what is missing here for a way, nil if it is open.
 func lacks(ctx context.Context, way Way) error {
 	if way == WayDocker {
 		return haveDocker(ctx)
@@ -111,7 +111,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	case WayJVM:
 		s.cluster, err = StartCluster(ctx, 1, o)
 	default:
-		err = ErrUnavailable
+		err = errNoWay
 	}
 	return &s, err
 }

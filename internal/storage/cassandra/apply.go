@@ -203,15 +203,9 @@ func (a *applier) lock(ctx context.Context) error {
 }
 
 func (a *applier) migrate(ctx context.Context) error {
-	text, err := readSetting(ctx, a.session, settingVersion)
+	version, err := schemaVersion(ctx, a.session)
 	if err != nil {
 		return err
-	}
-	version := 0
-	if text != "" {
-		if version, err = strconv.Atoi(text); err != nil {
-			return fmt.Errorf("%w: setting %s %q", storage.ErrCorrupt, settingVersion, text)
-		}
 	}
 	if version > len(a.migrations) {
 		return checkVersion(ctx, a.session, a.opts)
@@ -224,35 +218,30 @@ func (a *applier) migrate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	type step struct {
-		version int
-		cql     string
-		last    bool
+	todo, done, total := a.migrations[version:], 0, 0
+	for _, m := range todo {
+		total += len(m.For(levels))
 	}
-	var steps []step
-	for _, m := range a.migrations[version:] {
-		statements := m.For(levels)
-		for i, cql := range statements {
-			steps = append(steps, step{m.Version, cql, i == len(statements)-1})
-		}
-	}
-	for i, st := range steps {
-		a.progress(i, len(steps), firstLine(st.cql))
-		if ok, err := a.session.cas(ctx, stmt(cqlKeepLock, ttl(lockTTL), a.owner, a.owner)); err != nil || !ok {
-			return fmt.Errorf("the lock of the schema was lost; apply the schema again: %w", firstOf(err, storage.ErrConflict))
-		}
-		if err := ddl(ctx, a.session, st.cql); err != nil {
-			return fmt.Errorf("%s: %w", firstLine(st.cql), err)
-		}
-		if st.last {
-			next := strconv.Itoa(st.version)
-			if ok, err := swapSetting(ctx, a.session, settingVersion, text, next); err != nil || !ok {
-				return fmt.Errorf("record version %s of the schema: %w", next, firstOf(err, storage.ErrConflict))
+	for _, m := range todo {
+		for _, cql := range m.For(levels) {
+			a.progress(done, total, firstLine(cql))
+			if ok, err := a.session.cas(ctx, stmt(cqlKeepLock, ttl(lockTTL), a.owner, a.owner)); err != nil || !ok {
+				return fmt.Errorf("the lock of the schema was lost; apply the schema again: %w", cmp.Or(err, storage.ErrConflict))
 			}
-			text = next
+			if err := ddl(ctx, a.session, cql); err != nil {
+				return fmt.Errorf("%s: %w", firstLine(cql), err)
+			}
+			done++
+		}
+		before := ""
+		if m.Version > 1 {
+			before = strconv.Itoa(m.Version - 1)
+		}
+		if ok, err := swapSetting(ctx, a.session, settingVersion, before, strconv.Itoa(m.Version)); err != nil || !ok {
+			return fmt.Errorf("record version %d of the schema: %w", m.Version, cmp.Or(err, storage.ErrConflict))
 		}
 	}
-	a.progress(len(steps), len(steps), "done")
+	a.progress(total, total, "done")
 	return nil
 }
 
@@ -269,13 +258,6 @@ func (a *applier) levels(l metric.Ladder) ([]schema.Level, error) {
 		out = append(out, schema.Level{Table: tableOf(l, b), Retention: policy.Retention.Of(b)})
 	}
 	return out, nil
-}
-
-func firstOf(err, other error) error {
-	if err != nil {
-		return err
-	}
-	return other
 }
 
 func firstLine(cql string) string {

@@ -62,11 +62,8 @@ func readingOf(node string, serverMs int64, asked, answered time.Time) reading {
 // ahead returns the middle of the possible offsets.
 func (r reading) ahead() time.Duration { return r.least + (r.most-r.least)/2 }
 
-// own is this machine's clock as a reading.
-var own = reading{}
-
-// apart returns by how much two clocks differ at least.
-func apart(a, b reading) time.Duration { return max(a.least-b.most, b.least-a.most, 0) }
+// apart returns by how much the clock differs from this machine's at least.
+func (r reading) apart() time.Duration { return max(r.least, -r.most, 0) }
 
 // String says how the clock differs from this machine's.
 func (r reading) String() string {
@@ -96,7 +93,7 @@ func (c *clocks) check(found []reading, most time.Duration) error {
 	var far []reading
 	for _, r := range found {
 		c.last[r.node] = r
-		if apart(r, own) > most {
+		if r.apart() > most {
 			far = append(far, r)
 		}
 	}

@@ -22,8 +22,6 @@ import (
 const (
 	cqlLocal = `SELECT data_center, release_version FROM system.local`
 	cqlPeers = `SELECT data_center FROM system.peers`
-
-	cqlKeyspace = `SELECT keyspace_name FROM system_schema.keyspaces WHERE keyspace_name = ?`
 )
 
 // connect inspects the cluster and then makes a session in a keyspace, "" for none.
@@ -43,7 +41,10 @@ func connect(ctx context.Context, o *Options, keyspace string) (*driver, cluster
 	}
 	c, err := look(ctx, o, probe)
 	if err == nil && keyspace != "" {
-		err = checkKeyspace(ctx, o, probe)
+		var copies map[string]string
+		if copies, err = keyspaceCopies(ctx, probe, keyspace); err == nil && copies == nil {
+			err = noSchema(o)
+		}
 	}
 	probe.close()
 	if err != nil {
@@ -117,16 +118,6 @@ func createSession(ctx context.Context, o *Options, config *gocql.ClusterConfig)
 		}()
 		return nil, context.Cause(ctx)
 	}
-}
-
-func checkKeyspace(ctx context.Context, o *Options, s session) error {
-	found, err := all[struct {
-		Name string `db:"keyspace_name"`
-	}](ctx, s, stmt(cqlKeyspace, o.Keyspace))
-	if err == nil && len(found) == 0 {
-		err = noSchema(o)
-	}
-	return err
 }
 
 func clusterConfig(o *Options) (*gocql.ClusterConfig, error) {

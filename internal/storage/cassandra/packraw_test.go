@@ -39,7 +39,7 @@ func TestPackedChunksExpireInTime(t *testing.T) {
 		clk := clock.NewSimulated(c.packed)
 		s := &stocked{}
 		st := &Store{
-			session: s, clk: clk, stamps: &timestamps{clk: clk}, ladder: metric.DefaultLadder(), epochsRead: clock.Read(clk),
+			session: s, clk: clk, ladder: metric.DefaultLadder(), epochsRead: clock.Read(clk),
 			policies: storage.Policies(nil).Set(storage.Policy{Retention: storage.Retention{c.retention}}, 0),
 		}
 		of := []blocks.ID{blocks.NewIDs(1).Next(end.Add(-time.Hour).UnixMilli()), blocks.NewIDs(1).Next(c.written.UnixMilli())}
@@ -54,7 +54,7 @@ func TestPackedChunksExpireInTime(t *testing.T) {
 func TestPackRawKeepsNoBuffer(t *testing.T) {
 	clk := clock.NewSimulated(time.Date(2025, time.November, 21, 11, 0, 0, 0, time.UTC))
 	s := &stocked{}
-	st := &Store{session: s, clk: clk, stamps: &timestamps{clk: clk}, epochsRead: clock.Read(clk), policies: storage.Policies(nil).Set(storage.Policy{}, 0)}
+	st := &Store{session: s, clk: clk, epochsRead: clock.Read(clk), policies: storage.Policies(nil).Set(storage.Policy{}, 0)}
 	data := []byte("packed")
 	require.NoError(t, st.PackRaw(t.Context(), 17, storage.RawChunk{Chunk: storage.Chunk{Data: data}}, nil))
 	clear(data)

@@ -63,7 +63,7 @@ func storeOver(t *testing.T, s session) *Store {
 	t.Helper()
 	clk := clock.NewSimulated(time.Unix(0, 0))
 	return &Store{
-		session: s, clk: clk, stamps: &timestamps{clk: clk}, ladder: metric.DefaultLadder(), groupSize: 4, shards: 16,
+		session: s, clk: clk, ladder: metric.DefaultLadder(), groupSize: 4, shards: 16,
 		epochs: blocks.Epochs{{BlockSize: 4}}, epochsRead: clock.Read(clk), policies: storage.Policies(nil).Set(storage.Policy{}, 0),
 	}
 }

@@ -203,7 +203,7 @@ func TestTimestampsAndTimesToLiveOfABatch(t *testing.T) {
 	for fence, want := range map[storage.Fence]int64{0: clk.Now().UnixMicro(), 17: 17} {
 		r := &recorder{}
 		s := &Store{
-			session: r, clk: clk, stamps: &timestamps{clk: clk}, ladder: metric.DefaultLadder(), epochsRead: clock.Read(clk),
+			session: r, clk: clk, ladder: metric.DefaultLadder(), epochsRead: clock.Read(clk),
 			policies: storage.Policies(nil).Set(storage.Policy{Retention: storage.Retention{rawTTL, rowTTL, rowTTL, rowTTL}}, 0),
 		}
 		require.NoError(t, s.Write(t.Context(), newRound(1).batch(fence)))

@@ -20,13 +20,12 @@ import (
 )
 
 const (
-	cqlReadSetting   = `SELECT value FROM settings WHERE name = ?`
-	cqlAddSetting    = `INSERT INTO settings (name, value) VALUES (?, ?) IF NOT EXISTS`
-	cqlCompatibility = `SELECT value FROM system_views.settings WHERE name = 'storage_compatibility_mode'`
-
-	cqlCommitlogSync = `SELECT value FROM system_views.settings WHERE name = 'commitlog_sync'`
-
+	cqlReadSetting = `SELECT value FROM settings WHERE name = ?`
+	cqlAddSetting  = `INSERT INTO settings (name, value) VALUES (?, ?) IF NOT EXISTS`
 	cqlSwapSetting = `UPDATE settings SET value = ? WHERE name = ? IF value = ?`
+
+	// cqlServerSetting reads what cassandra.yaml sets.
+	cqlServerSetting = `SELECT value FROM system_views.settings WHERE name = ?`
 )
 
 // The rows of the table settings.
@@ -258,10 +257,8 @@ func warnOfOneCopy(ctx context.Context, s session, opts *Options, localDC string
 	if cmp.Or(byDC[localDC], byDC["replication_factor"]) != "1" {
 		return nil
 	}
-	found, err := all[struct {
-		Value string `db:"value"`
-	}](ctx, s, stmt(cqlCommitlogSync))
-	if err == nil && len(found) == 1 && found[0].Value == "periodic" {
+	synced, err := textOf(ctx, s, "commitlog_sync", stmt(cqlServerSetting, "commitlog_sync"))
+	if err == nil && synced == "periodic" {
 		opts.Logger.Warn("there is only one copy of each row, and the servers acknowledge it before it is on disk: a server that is killed or loses power "+
 			"loses the last seconds of acknowledged writes; set commitlog_sync: batch or group in cassandra.yaml, or use three copies",
 			"keyspace", opts.Keyspace)
@@ -279,15 +276,13 @@ func checkRetention(ctx context.Context, s session, retention storage.Retention,
 	if !now.Add(longest).After(lastExpiry) {
 		return nil
 	}
-	found, err := all[struct {
-		Value string `db:"value"`
-	}](ctx, s, stmt(cqlCompatibility))
-	if err != nil || len(found) == 0 || !strings.HasPrefix(found[0].Value, "CASSANDRA_") {
+	mode, err := textOf(ctx, s, "storage_compatibility_mode", stmt(cqlServerSetting, "storage_compatibility_mode"))
+	if err != nil || !strings.HasPrefix(mode, "CASSANDRA_") {
 		return err
 	}
 	return refuse("with storage_compatibility_mode %s in cassandra.yaml, the servers support no time after %s, but --retention reaches %d days ahead: "+
 		"shorten it, or keep data for ever with 0, or set the mode to NONE on every server",
-		found[0].Value, lastExpiry.UTC().Format(time.DateOnly), longest/day)
+		mode, lastExpiry.UTC().Format(time.DateOnly), longest/day)
 }
 
 // checkSettings compares the fields of want that are not zero with what is recorded. Another block
@@ -308,26 +303,30 @@ func checkSettings(recorded, want *storage.Settings, keyspace string) error {
 	return nil
 }
 
+// schemaVersion returns the last migration that is complete, 0 for none.
+func schemaVersion(ctx context.Context, s session) (int, error) {
+	text, err := readSetting(ctx, s, settingVersion)
+	if err != nil || text == "" {
+		return 0, err
+	}
+	version, err := strconv.Atoi(text)
+	if err != nil {
+		return 0, fmt.Errorf("%w: setting %s %q", storage.ErrCorrupt, settingVersion, text)
+	}
+	return version, nil
+}
+
 func checkVersion(ctx context.Context, s session, opts *Options) error {
 	migrations, err := schema.Migrations()
 	if err != nil {
 		return err
 	}
-	text, err := readSetting(ctx, s, settingVersion)
-	if err != nil {
-		if isMissingTable(err) {
-			return noSchema(opts)
-		}
-		return err
-	}
-	if text == "" {
-		return noSchema(opts)
-	}
-	version, err := strconv.Atoi(text)
-	if err != nil {
-		return fmt.Errorf("%w: setting %s %q", storage.ErrCorrupt, settingVersion, text)
-	}
+	version, err := schemaVersion(ctx, s)
 	switch known := len(migrations); {
+	case isMissingTable(err), err == nil && version == 0:
+		return noSchema(opts)
+	case err != nil:
+		return err
 	case version < known:
 		return refuse("the schema in keyspace %q has version %d, this program needs %d: run `quern schema apply --keyspace %s`",
 			opts.Keyspace, version, known, opts.Keyspace)

@@ -51,7 +51,7 @@ type Store struct {
 	nodes   *nodes
 	clk     clock.Clock
 	log     *slog.Logger
-	stamps  *timestamps
+	stamps  timestamps
 	tables  []string // of the levels, by bucket; tables[0] is unused
 
 	ladder    metric.Ladder
@@ -126,8 +126,8 @@ func open(ctx context.Context, session session, opts *Options, localDC string) (
 	}
 	s := &Store{
 		session: session, clk: opts.Clock, log: opts.Logger,
-		stamps: &timestamps{clk: opts.Clock}, policies: policies,
-		ladder: recorded.Ladder, groupSize: recorded.GroupSize, shards: recorded.IndexPartitions,
+		policies: policies,
+		ladder:   recorded.Ladder, groupSize: recorded.GroupSize, shards: recorded.IndexPartitions,
 		epochs: r.Epochs, epochsRead: clock.Read(opts.Clock),
 	}
 	if err := warnOfOneCopy(ctx, session, opts, localDC); err != nil {

@@ -14,29 +14,24 @@ import (
 // ascend even when the clock does not. They lie above every fence that this process has seen, so a
 // row that it writes after a run deleted that row is visible.
 type timestamps struct {
-	clk clock.Clock
-
 	mu   sync.Mutex
 	last int64
 	// confirmed is a reading of the clock that the servers' clocks have confirmed.
 	confirmed clock.Reading
 }
 
-// next returns the next timestamp, unless the clock was set by more than mostStep since it was confirmed. A clock that
-// is ahead for a moment must leave no timestamp: later ones ascend from there, so the deletes of runs would not cover
-// what this process writes until the true time has come so far. A mostStep of 0 means any.
-func (t *timestamps) next(mostStep time.Duration) (us int64, ok bool) {
-	now := clock.Read(t.clk)
-	if !t.holds(now, mostStep) {
-		return 0, false
-	}
+// next returns the next timestamp, at a time of the clock that is confirmed. A clock that is ahead for a moment must
+// leave no timestamp: later ones ascend from there, so the deletes of runs would not cover what this process writes
+// until the true time has come so far.
+func (t *timestamps) next(now clock.Reading) (us int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.last = max(t.last+1, now.Time().UnixMicro())
-	return t.last, true
+	return t.last
 }
 
-// holds reports whether the clock was not set by more than mostStep between its confirmation and now.
+// holds reports whether the clock was not set by more than mostStep between its confirmation and now. A mostStep of 0
+// means any.
 func (t *timestamps) holds(now clock.Reading, mostStep time.Duration) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -62,14 +57,11 @@ func (s *Store) timestamp(ctx context.Context, f storage.Fence) (int64, error) {
 	if f != 0 {
 		return int64(f), nil
 	}
-	for {
-		if us, ok := s.stamps.next(s.policy().MaxClockSkew()); ok {
-			return us, nil
-		}
-		if err := s.checkClock(ctx); err != nil {
-			return 0, fmt.Errorf("%w: the clock was set: %w", storage.ErrUnavailable, err)
-		}
+	now := clock.Read(s.clk)
+	if err := s.Confirms(ctx, now); err != nil {
+		return 0, err
 	}
+	return s.stamps.next(now), nil
 }
 
 // Confirms implements storage.Store. Ids ascend as timestamps do, so the same holds for them.

@@ -15,16 +15,10 @@ import (
 
 var noon = time.Date(2025, time.November, 21, 12, 0, 0, 0, time.UTC)
 
-// always returns the next timestamp, whatever the clock was set to.
-func (t *timestamps) always() int64 {
-	us, _ := t.next(0)
-	return us
-}
-
 func TestTimestampsAscend(t *testing.T) {
 	clk := clock.NewSimulated(noon)
-	ts := &timestamps{clk: clk}
-	last := ts.always()
+	ts := new(timestamps)
+	last := ts.next(clock.Read(clk))
 	require.Equal(t, noon.UnixMicro(), last, "µs since 1970")
 	for _, step := range []struct {
 		name string
@@ -37,27 +31,27 @@ func TestTimestampsAscend(t *testing.T) {
 	} {
 		clk.Set(step.to)
 		for range 5 {
-			next := ts.always()
+			next := ts.next(clock.Read(clk))
 			require.Equal(t, last+1, next, step.name)
 			last = next
 		}
 	}
 	clk.Set(noon.Add(time.Hour))
-	require.Equal(t, noon.Add(time.Hour).UnixMicro(), ts.always(), "it is right again")
+	require.Equal(t, noon.Add(time.Hour).UnixMicro(), ts.next(clock.Read(clk)), "it is right again")
 }
 
 // What is written after a run's fence was seen is not covered by the run's deletes.
 func TestTimestampsLieAboveFences(t *testing.T) {
 	clk := clock.NewSimulated(noon)
-	ts := &timestamps{clk: clk}
+	ts := new(timestamps)
 	ahead := storage.Fence(noon.Add(time.Hour).UnixMicro()) // of a worker whose clock is ahead
 	ts.observe(ahead)
-	require.Equal(t, int64(ahead)+1, ts.always())
+	require.Equal(t, int64(ahead)+1, ts.next(clock.Read(clk)))
 	ts.observe(ahead) // seen again
-	require.Equal(t, int64(ahead)+2, ts.always())
+	require.Equal(t, int64(ahead)+2, ts.next(clock.Read(clk)))
 	ts.observe(0)
 	ts.observe(storage.Fence(noon.UnixMicro()))
-	require.Equal(t, int64(ahead)+3, ts.always())
+	require.Equal(t, int64(ahead)+3, ts.next(clock.Read(clk)))
 }
 
 func TestTimestampOfAFence(t *testing.T) {
@@ -68,7 +62,7 @@ func TestTimestampOfAFence(t *testing.T) {
 		return us
 	}
 	require.EqualValues(t, 42, of(42), "a run writes with its fence, whatever the time")
-	s.stamps.clk = clock.NewSimulated(noon)
+	s.clk = clock.NewSimulated(noon)
 	first := of(0)
 	require.Equal(t, noon.UnixMicro(), first)
 	require.Equal(t, first+1, of(0))
@@ -126,7 +120,7 @@ func TestNoTimestampByAClockThatWasSet(t *testing.T) {
 				clk := clock.NewSimulated(noon)
 				servers := &timed{server: clock.NewSimulated(noon), clk: clk}
 				s := storeOver(t, servers)
-				s.clk, s.stamps = clk, &timestamps{clk: clk}
+				s.clk = clk
 				s.epochsRead = clock.Read(clock.NewSimulated(noon.Add(day))) // no jump is a reason to read them again
 				s.policies = storage.Policies(nil).Set(storage.Policy{Grace: time.Minute, Delay: 2 * time.Minute}, 0)
 				require.NoError(t, s.checkClock(t.Context()))
@@ -151,7 +145,7 @@ func TestNoTimestampByAClockThatWasSet(t *testing.T) {
 }
 
 func TestTimestampsOfMany(t *testing.T) {
-	ts := &timestamps{clk: clock.NewSimulated(noon)}
+	ts, clk := new(timestamps), clock.NewSimulated(noon)
 	const writers, each = 16, 500
 	var mu sync.Mutex
 	seen := map[int64]bool{}
@@ -160,7 +154,7 @@ func TestTimestampsOfMany(t *testing.T) {
 		wg.Go(func() {
 			last := int64(0)
 			for range each {
-				next := ts.always()
+				next := ts.next(clock.Read(clk))
 				if next <= last {
 					t.Errorf("%d after %d", next, last)
 				}
@@ -178,7 +172,7 @@ func TestTimestampsOfMany(t *testing.T) {
 // What replaces a row lies above its write timestamp, and nothing else does.
 func TestTimestampAfterTheRow(t *testing.T) {
 	s := storeOver(t, &recorder{})
-	s.stamps.clk = clock.NewSimulated(noon)
+	s.clk = clock.NewSimulated(noon)
 	ahead := noon.Add(time.Hour).UnixMicro()
 	behind := ahead - 2*time.Hour.Microseconds()
 	for _, c := range []struct {
