@@ -35,6 +35,9 @@ func haveDocker(ctx context.Context) error {
 }
 
 func startContainer(ctx context.Context) (*container, error) {
+	if err := haveDocker(ctx); err != nil {
+		return nil, err
+	}
 	image := cmp.Or(os.Getenv("QUERN_CASSANDRA_IMAGE"), "cassandra:5.0")
 	running, err := cassandra.Run(
 		ctx, image,

@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 )
 
 // nativePort is where clients connect.
@@ -54,41 +55,31 @@ const (
 	WayJVM Way = "jvm"
 )
 
-// errNoWay means that no way to a server is open on this machine.
-var errNoWay = errors.New("no Cassandra to test with: install Docker, or Java 17 and Maven")
-
-// lacks returns what is missing here for a way, nil if it is open.
-func lacks(ctx context.Context, way Way) error {
-	if way == WayDocker {
-		return haveDocker(ctx)
+// ways returns the ways to try, in order.
+func ways(o Options) []Way {
+	switch forced := Way(os.Getenv("QUERN_TEST_CASSANDRA")); {
+	case o.Secure || o.Durable || o.Proxied:
+		return []Way{WayJVM}
+	case forced != "":
+		return []Way{forced}
 	}
-	_, err := haveJava(ctx)
-	return err
+	return []Way{WayDocker, WayJVM}
 }
 
-// Available reports whether Start finds a way to a server with the default options.
-func Available(ctx context.Context) bool { return wayFor(ctx, Options{}) != "" }
+// Available reports whether Start may find a way to a server with the default options.
+func Available(ctx context.Context) bool {
+	return slices.ContainsFunc(ways(Options{}), func(way Way) bool {
+		if way == WayDocker {
+			return haveDocker(ctx) == nil
+		}
+		return HasProcesses(ctx)
+	})
+}
 
 // HasProcesses reports whether nodes can be processes of this machine.
-func HasProcesses(ctx context.Context) bool { return lacks(ctx, WayJVM) == nil }
-
-// wayFor returns the first way that is open here, "" for none.
-func wayFor(ctx context.Context, o Options) Way {
-	forced := Way(os.Getenv("QUERN_TEST_CASSANDRA"))
-	for _, way := range []Way{WayDocker, WayJVM} {
-		ours := o.Secure || o.Durable || o.Proxied
-		if (ours && way == WayDocker) || (!ours && forced != "" && way != forced) {
-			continue
-		}
-		err := lacks(ctx, way)
-		if err == nil {
-			return way
-		}
-		if o.Logf != nil {
-			o.Logf("not with %s: %s", way, err)
-		}
-	}
-	return ""
+func HasProcesses(ctx context.Context) bool {
+	_, err := haveJava(ctx)
+	return err == nil
 }
 
 // Server is a Cassandra to test with. It runs until Stop, or until the process that started it ends
@@ -103,17 +94,22 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	if o.Logf == nil {
 		o.Logf = func(format string, args ...any) { fmt.Fprintf(os.Stderr, "cassandratest: "+format+"\n", args...) }
 	}
-	var s Server
-	var err error
-	switch wayFor(ctx, o) {
-	case WayDocker:
-		s.container, err = startContainer(ctx)
-	case WayJVM:
-		s.cluster, err = StartCluster(ctx, 1, o)
-	default:
-		err = errNoWay
+	var errs []error
+	for _, way := range ways(o) {
+		var s Server
+		var err error
+		if way == WayDocker {
+			s.container, err = startContainer(ctx)
+		} else {
+			s.cluster, err = StartCluster(ctx, 1, o)
+		}
+		if err == nil {
+			return &s, nil
+		}
+		o.Logf("not with %s: %s", way, err)
+		errs = append(errs, err)
 	}
-	return &s, err
+	return nil, fmt.Errorf("no Cassandra to test with: install Docker, or Java 17 and Maven: %w", errors.Join(errs...))
 }
 
 // Way returns how the server was obtained.

@@ -2,7 +2,6 @@ package cassandra
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"maps"
@@ -549,63 +548,4 @@ func TestFaultsOfDeletes(t *testing.T) {
 			})
 		})
 	}
-}
-
-// A read that fails at any request yields one of the contract's errors, once and last.
-func TestFaultsOfReads(t *testing.T) {
-	o := place(t)
-	p := start(t, o)
-	r := newRound(1)
-	require.NoError(t, p.Write(t.Context(), r.batch(0)))
-	lease, err := p.AcquireShard(t.Context(), 0, "a", time.Hour)
-	require.NoError(t, err)
-	require.NoError(t, p.WriteRollups(t.Context(), lease.Fence, 1, r.rollups()))
-	want := r.full()
-	ids := blocks.Range{End: 12}
-	for _, c := range []struct {
-		name string
-		rows int
-		read func(ctx context.Context) (rows int, err error)
-	}{
-		{"raw", len(want.Raw), func(ctx context.Context) (int, error) { return count(p.RawChunks(ctx, ids, r.dayMs, r.dayMs+dayMs)) }},
-		{"all raw", len(want.Raw), func(ctx context.Context) (int, error) {
-			return count(p.RawChunks(ctx, blocks.Range{End: 1 << 40}, 0, 1<<60))
-		}},
-		{"roll-ups", len(want.Rollups), func(ctx context.Context) (int, error) { return count(p.Rollups(ctx, 1, ids, r.dayMs, r.dayMs+dayMs)) }},
-		{"marks", len(want.Marks), func(ctx context.Context) (int, error) { return count(p.Marks(ctx, r.part)) }},
-		{"slices", 1, func(ctx context.Context) (int, error) {
-			s, err := p.Slices(ctx, metric.Raw, 0, 5*dayMs)
-			return len(s), err
-		}},
-		{"all slices", 1, func(ctx context.Context) (int, error) {
-			s, err := p.Slices(ctx, metric.Raw, 0, 1<<60)
-			return len(s), err
-		}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			sweep(t, func(t *testing.T, _, k int, kind fault) bool {
-				reached := p.interrupted(t, k, kind, func(ctx context.Context) error {
-					_, err := c.read(ctx)
-					return err
-				})
-				n, err := c.read(t.Context())
-				require.NoError(t, err)
-				require.Equal(t, c.rows, n)
-				return reached
-			})
-		})
-	}
-}
-
-// count returns how many rows come before an error. A pair after the error is a mistake.
-func count[T any](seq iter.Seq2[T, error]) (n int, failed error) {
-	for _, err := range seq {
-		if failed != nil {
-			return n, errors.New("something is yielded after an error")
-		}
-		if failed = err; err == nil {
-			n++
-		}
-	}
-	return n, failed
 }
