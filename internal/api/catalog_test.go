@@ -58,7 +58,7 @@ func newCatalogServer(t *testing.T, series registry.Options, turns reading.Turns
 		o.Clock, o.Appender, o.Turns = s.clk, s.engine.Ingest, turns
 		o.Sources = metric.SourceLabels{"host"}
 		o.Extra = []api.Registrar{reading.NewCatalog(reading.CatalogOptions{
-			Querier: reader, Registry: s.engine.Registry, Labels: o.Sources, SinceMs: apitest.Now.UnixMilli(), Turns: turns, Logger: o.Logger,
+			Querier: reader, Registry: s.engine.Registry, Labels: o.Sources, SinceMs: apitest.Now.UnixMilli(), Turns: turns,
 		})}
 	})
 	return s
@@ -253,7 +253,7 @@ func TestCatalogRequests(t *testing.T) {
 		o.Forms = apitest.Share(100)
 		o.Extra = []api.Registrar{reading.NewCatalog(reading.CatalogOptions{
 			Querier:  query.New(query.Parts{Index: small.index, Settings: storage.Settings{Ladder: metric.DefaultLadder(), GroupSize: 8}, Clock: small.clk}, query.Options{}),
-			Registry: small.engine.Registry, Logger: o.Logger,
+			Registry: small.engine.Registry,
 		})}
 	})
 	for _, target := range targets {

@@ -306,7 +306,7 @@ func New(opts Options) (*Server, error) {
 		}
 	}
 	if opts.Status != nil {
-		reading.NewAggregation(opts.Status, opts.Clock, opts.Turns, lost, opts.Logger).Register(routes)
+		reading.NewAggregation(opts.Status, opts.Clock, opts.Turns, lost).Register(routes)
 	}
 	for _, r := range opts.Extra {
 		r.Register(routes)

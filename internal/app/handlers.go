@@ -60,7 +60,7 @@ func (s *server) build(ctx context.Context) (err error) {
 	}
 	turns := reading.Turns{
 		Queries: turnsAt("queries", s.cfg.Query.Concurrency), Exports: turnsAt("exports", exportTurns), Status: turnsAt("status", statusTurns),
-		QueryTimeout: timeout,
+		QueryTimeout: timeout, Logger: component(s.log, "http"),
 	}
 	opts := api.Options{
 		Clock: s.clk, Logger: component(s.log, "http"),
@@ -135,7 +135,7 @@ func (s *server) answers(notes *annotations.Book, turns reading.Turns, verificat
 			Clock: s.clk, Turns: verifications, Logger: log,
 		}),
 		reading.NewCatalog(reading.CatalogOptions{
-			Querier: e.reader, Registry: e.Registry, Labels: e.policy.SourceLabels, SinceMs: clock.NowMs(s.clk), Turns: turns, Logger: log,
+			Querier: e.reader, Registry: e.Registry, Labels: e.policy.SourceLabels, SinceMs: clock.NowMs(s.clk), Turns: turns,
 		}),
 		promapi.New(prometheus),
 	}, nil

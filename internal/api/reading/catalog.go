@@ -3,7 +3,6 @@ package reading
 import (
 	"cmp"
 	"context"
-	"log/slog"
 	"math"
 	"net/http"
 	"strconv"
@@ -34,8 +33,7 @@ type CatalogOptions struct {
 	// SinceMs is when the process began to take samples, in Unix ms.
 	SinceMs int64
 	// Turns bound how many requests are answered at once. The default bounds nothing.
-	Turns  Turns
-	Logger *slog.Logger
+	Turns Turns
 }
 
 // NewCatalog makes the endpoints.
@@ -43,10 +41,10 @@ func NewCatalog(opts CatalogOptions) *Catalog { return &Catalog{opts} }
 
 // Register implements api.Registrar.
 func (h *Catalog) Register(to *route.Table) {
-	cardinality := h.opts.Turns.document(h.opts.Logger, h.cardinality, "match[]", "label", "limit", "days")
+	cardinality := h.opts.Turns.query(document(h.cardinality), "match[]", "label", "limit", "days")
 	to.Handle(access.Read, route.Filtered, "GET "+wire.CardinalityPath, cardinality)
 	to.Handle(access.Read, route.Filtered, "POST "+wire.CardinalityPath, cardinality)
-	to.Handle(access.Read, route.Filtered, "GET "+wire.SourcesPath, h.opts.Turns.document(h.opts.Logger, h.sources, "source", "derived", "sort", "limit"))
+	to.Handle(access.Read, route.Filtered, "GET "+wire.SourcesPath, h.opts.Turns.query(document(h.sources), "source", "derived", "sort", "limit"))
 }
 
 // listed is how many entries a list has unless the request says otherwise.
@@ -65,53 +63,49 @@ func number(r *http.Request, name string, absent, most int) (int, error) {
 	return n, nil
 }
 
-func (h *Catalog) cardinality(r *http.Request) (asked, error) {
+func (h *Catalog) cardinality(r *http.Request) (any, error) {
 	limit, err := number(r, "limit", listed, query.MaxTop)
 	if err != nil {
-		return asked{}, err
+		return nil, err
 	}
 	days, err := number(r, "days", 0, query.MaxDays)
 	if err != nil {
-		return asked{}, err
+		return nil, err
 	}
-	label, texts := r.Form.Get("label"), r.Form["match[]"]
-	return asked{h.opts.Turns.Queries, func(ctx context.Context) (any, error) {
-		var sels []query.Selector
-		if len(texts) > 0 {
-			var err error
-			if sels, err = query.ParseSelectors(ctx, texts); err != nil {
-				return nil, err
-			}
+	ctx := query.WithWork(r.Context(), new(query.Work))
+	var sels []query.Selector
+	if texts := r.Form["match[]"]; len(texts) > 0 {
+		if sels, err = query.ParseSelectors(r.Context(), texts); err != nil {
+			return nil, err
 		}
-		ctx = query.WithWork(ctx, new(query.Work))
-		var warn query.Warnings
-		c, err := h.opts.Querier.Cardinality(ctx, limit, label, &warn, sels...)
+	}
+	var warn query.Warnings
+	c, err := h.opts.Querier.Cardinality(ctx, limit, r.Form.Get("label"), &warn, sels...)
+	if err != nil {
+		return nil, err
+	}
+	reply := wire.Cardinality{
+		Series: c.Series, LabelNames: c.Labels, LabelPairs: c.Pairs, Metrics: named(c.ByMetric), Sources: named(c.BySource),
+		Labels: make([]wire.LabelSeries, len(c.ByValues)), Values: make([]wire.ValueSeries, len(c.ByPair)),
+	}
+	for i, l := range c.ByValues {
+		reply.Labels[i] = wire.LabelSeries(l)
+	}
+	for i, p := range c.ByPair {
+		reply.Values[i] = wire.ValueSeries{Label: p.Name, Value: p.Value, Series: p.Series}
+	}
+	if days > 0 {
+		found, sinceMs, err := h.opts.Querier.Days(ctx, days, &warn, sels...)
 		if err != nil {
 			return nil, err
 		}
-		reply := wire.Cardinality{
-			Series: c.Series, LabelNames: c.Labels, LabelPairs: c.Pairs, Metrics: named(c.ByMetric), Sources: named(c.BySource),
-			Labels: make([]wire.LabelSeries, len(c.ByValues)), Values: make([]wire.ValueSeries, len(c.ByPair)),
+		reply.MetSince = sinceMs
+		for _, d := range found {
+			reply.Days = append(reply.Days, wire.DaySeries{Start: d.StartMs, Last: d.Last, Met: d.Met})
 		}
-		for i, l := range c.ByValues {
-			reply.Labels[i] = wire.LabelSeries(l)
-		}
-		for i, p := range c.ByPair {
-			reply.Values[i] = wire.ValueSeries{Label: p.Name, Value: p.Value, Series: p.Series}
-		}
-		if days > 0 {
-			found, sinceMs, err := h.opts.Querier.Days(ctx, days, &warn, sels...)
-			if err != nil {
-				return nil, err
-			}
-			reply.MetSince = sinceMs
-			for _, d := range found {
-				reply.Days = append(reply.Days, wire.DaySeries{Start: d.StartMs, Last: d.Last, Met: d.Met})
-			}
-		}
-		reply.Warnings = warn.List()
-		return reply, nil
-	}}, nil
+	}
+	reply.Warnings = warn.List()
+	return reply, nil
 }
 
 func named(all []query.PairCount) []wire.NameSeries {
@@ -139,28 +133,26 @@ func lastMs(s wire.Source) int64 {
 	return *s.Last
 }
 
-func (h *Catalog) sources(r *http.Request) (asked, error) {
+func (h *Catalog) sources(r *http.Request) (any, error) {
 	limit, err := number(r, "limit", listed, query.MaxTop)
 	if err != nil {
-		return asked{}, err
+		return nil, err
 	}
 	derived, err := flag(r, "derived")
 	if err != nil {
-		return asked{}, err
+		return nil, err
 	}
 	by := cmp.Or(r.Form.Get("sort"), "samples")
 	first, ok := orders[by]
 	if !ok {
-		return asked{}, badParameter("sort", by, "samples, bytes, series, last, silent or name")
+		return nil, badParameter("sort", by, "samples, bytes, series, last, silent or name")
 	}
 	if r.Form.Has("source") {
-		name := r.Form.Get("source")
-		return asked{h.opts.Turns.Queries, func(ctx context.Context) (any, error) { return h.one(ctx, name, derived, limit) }}, nil
+		return h.one(r.Context(), r.Form.Get("source"), derived, limit)
 	}
-	order := func(a, b wire.Source) int {
+	return h.all(r.Context(), limit, func(a, b wire.Source) int {
 		return cmp.Or(first(a, b), cmp.Compare(a.Name, b.Name), cmp.Compare(strconv.FormatBool(a.Derived), strconv.FormatBool(b.Derived)))
-	}
-	return asked{h.opts.Turns.Queries, func(ctx context.Context) (any, error) { return h.all(ctx, limit, order) }}, nil
+	})
 }
 
 func source(t registry.Taken) wire.Source {

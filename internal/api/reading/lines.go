@@ -32,6 +32,11 @@ func newLines(to http.ResponseWriter) *lines { return &lines{to: to} }
 // end ends a line. An error means that the client has gone.
 func (l *lines) end() error {
 	l.RawStr("\n")
+	return l.full()
+}
+
+// full sends what is buffered if it is enough.
+func (l *lines) full() error {
 	if len(l.Buf) < linesBytes {
 		return nil
 	}

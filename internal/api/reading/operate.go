@@ -3,7 +3,6 @@ package reading
 import (
 	"encoding/json"
 	"net/http"
-	"strconv"
 
 	"github.com/quern/quern/internal/access"
 	"github.com/quern/quern/internal/access/route"
@@ -39,34 +38,27 @@ func NewOperate(opts OperateOptions) *Operate { return &Operate{opts} }
 
 // Register implements api.Registrar. Endpoints that change data accept POST only.
 func (h *Operate) Register(to *route.Table) {
-	to.Handle(access.Read, route.Filtered, wire.ExplainPath, h.opts.Turns.query(h.explain, "match[]", "time", "limit"))
+	to.Handle(access.Read, route.Filtered, wire.ExplainPath, h.opts.Turns.query(document(h.explain), "match[]", "time", "limit"))
 	to.Handle(access.Admin, route.Refused, "POST "+wire.ReaggregatePath, h.opts.Turns.export(h.reaggregate, "match[]", "start", "end", "take_back"))
 }
 
 const takeBackOff = "take_back, which deletes rows, is turned off: start the server with --enable-admin-api"
 
-func (h *Operate) explain(out *lines, r *http.Request) error {
+func (h *Operate) explain(r *http.Request) (any, error) {
 	selectors, err := query.ParseSelectors(r.Context(), r.Form["match[]"])
 	if err != nil {
-		return err
+		return nil, err
 	}
 	nowMs := clock.NowMs(h.opts.Clock)
 	at, err := parseTime(r.Form, "time", nowMs, nowMs)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	limit := explain.Limit
-	if s := r.Form.Get("limit"); s != "" {
-		if limit, err = strconv.Atoi(s); err != nil {
-			return badParameter("limit", s, "a whole number")
-		}
-	}
-	answer, err := h.opts.Explainer.Explain(r.Context(), selectors, at, limit)
+	limit, err := number(r, "limit", explain.Limit, explain.MaxSeries)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	out.to.Header().Set("Content-Type", "application/json")
-	return out.document(answer)
+	return h.opts.Explainer.Explain(r.Context(), selectors, at, limit)
 }
 
 func (h *Operate) reaggregate(out *lines, r *http.Request) error {
@@ -107,12 +99,12 @@ func (h *Operate) reaggregate(out *lines, r *http.Request) error {
 
 // document writes v as a line of JSON.
 func (l *lines) document(v any) error {
-	text, err := json.Marshal(v)
-	if err != nil {
+	enc := json.NewEncoder(l)
+	enc.SetEscapeHTML(false) // replies never become part of HTML, and people read them
+	if err := enc.Encode(v); err != nil {
 		return err
 	}
-	l.Raw(text)
-	return l.end()
+	return l.full()
 }
 
 // flush sends the buffered lines at once.

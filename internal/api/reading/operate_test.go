@@ -143,7 +143,7 @@ func TestOperateRefuses(t *testing.T) {
 		{"explain", "match[]=cpu&time=noon", `time=\"noon\": must be a time`},
 		{"explain", "match[]=cpu&time=999999999999999", "years 1 to 9999"},
 		{"explain", "match[]=cpu&limit=all", `limit=\"all\": must be a whole number`},
-		{"explain", "match[]=cpu&limit=0", "limit=0: must be between 1 and 100"},
+		{"explain", "match[]=cpu&limit=0", "must be a whole number from 1 to 100"},
 	} {
 		code, body, _ := request(t, http.MethodPost, server+"/api/v1/"+c.path, strings.ReplaceAll(c.params, "{", "%7B"))
 		require.Equal(t, http.StatusBadRequest, code, c.params)

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/http"
 	"net/url"
@@ -45,14 +46,20 @@ type Turns struct {
 	Status *limits.Turns
 	// QueryTimeout is how long a query or a status may take, its wait for a turn included; 0 is for ever.
 	QueryTimeout time.Duration
+	// Logger receives what is behind a 500. The default discards it.
+	Logger *slog.Logger
 }
 
 func (t Turns) query(answer answerer, parameters ...string) http.Handler {
-	return answering(t.Queries, t.QueryTimeout, answer, parameters...)
+	return t.answering(t.Queries, t.QueryTimeout, answer, parameters...)
+}
+
+func (t Turns) status(answer answerer, parameters ...string) http.Handler {
+	return t.answering(t.Status, t.QueryTimeout, answer, parameters...)
 }
 
 func (t Turns) export(answer answerer, parameters ...string) http.Handler {
-	return answering(t.Exports, 0, answer, parameters...)
+	return t.answering(t.Exports, 0, answer, parameters...)
 }
 
 // New makes the endpoints on a querier; clk defines "now" in requests. Exports have annotations, if they are not nil.
@@ -74,12 +81,24 @@ func (h *Endpoints) Register(to *route.Table) {
 // writes lines.
 type answerer func(out *lines, r *http.Request) error
 
+// document answers with one JSON document.
+func document(read func(r *http.Request) (any, error)) answerer {
+	return func(out *lines, r *http.Request) error {
+		reply, err := read(r)
+		if err != nil {
+			return err
+		}
+		out.to.Header().Set("Content-Type", "application/json")
+		return out.document(reply)
+	}
+}
+
 // answering wraps an answerer with what all endpoints share. GET and POST are equivalent. A POST
 // may have its parameters in its body, as a form, since selectors can exceed the length of a URL.
 // Each request takes one of the turns and ends after the timeout, unless that is 0.
 //
 // Unknown parameters are refused: a misspelt parameter would silently change the answer.
-func answering(turns *limits.Turns, timeout time.Duration, answer answerer, parameters ...string) http.Handler {
+func (t Turns) answering(turns *limits.Turns, timeout time.Duration, answer answerer, parameters ...string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.Method {
 		case http.MethodGet, http.MethodHead, http.MethodPost:
@@ -109,6 +128,9 @@ func answering(turns *limits.Turns, timeout time.Duration, answer answerer, para
 			err = out.finish()
 		case !out.sent:
 			f := failureOf(r, err)
+			if f.code == http.StatusInternalServerError && t.Logger != nil {
+				t.Logger.ErrorContext(r.Context(), "cannot answer", "path", r.URL.Path, "err", err)
+			}
 			// Discard the unsent lines; the reply becomes an error.
 			out = nil
 			end()

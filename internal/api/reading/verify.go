@@ -56,7 +56,7 @@ func NewVerify(opts VerifyOptions) *Verify { return &Verify{opts: opts} }
 func (h *Verify) Register(to *route.Table) {
 	h.table = to
 	to.Handle(access.Admin, route.Refused, "POST "+wire.VerifyPath,
-		answering(h.opts.Turns, 0, h.verify, "match[]", "level", "start", "end", "limit", "repair", "take_back"))
+		Turns{Logger: h.opts.Logger}.answering(h.opts.Turns, 0, h.verify, "match[]", "level", "start", "end", "limit", "repair", "take_back"))
 }
 
 func (h *Verify) verify(out *lines, r *http.Request) error {

@@ -66,9 +66,6 @@ func New(p Parts, maxSamples int) *Explainer {
 // Explain explains the rows around atMs, in Unix ms, of the first series by id that match any of
 // the selectors.
 func (x *Explainer) Explain(ctx context.Context, sels []query.Selector, atMs int64, limit int) (Answer, error) {
-	if limit < 1 || limit > MaxSeries {
-		return Answer{}, &query.RequestError{Message: fmt.Sprintf("limit=%d: must be between 1 and %d", limit, MaxSeries)}
-	}
 	const year9999 = 253_402_300_799_999
 	if atMs < -62_135_596_800_000 || atMs > year9999 {
 		return Answer{}, &query.RequestError{Message: "time must lie in the years 1 to 9999"}
