@@ -100,13 +100,13 @@ schedule 7 of source a
   1h row of 2025-11-21T11:00:00Z: late data
     next   that run
     slice  2025-11-21T11:00:00Z to 2025-11-21T12:00:00Z, complete, ground at 2025-11-21T12:02:00Z
-    block  0 to 127, shard 3, worker nobody's
-    input  3 raw samples in 2 chunks, 2 finite, 1 not, 1 damaged, expires from 2025-11-28T11:00:00Z on
-    row    count 2, sum out of range, min 1, max 2
-    mark   retry, 1 schedules, in the slice of 2025-11-21T12:00:00Z, run at 2025-11-21T13:02:00Z, due since 2025-11-21T12:00:00Z, failed 1 times: no
+    block  block 0, block end 128, shard 3, worker -
+    input  bucket raw, chunks 2, samples 3, finite 2, not finite 1, damaged 1, expires 2025-11-28T11:00:00Z
+    row    count 2, min 1, max 2
+    mark   kind retry, slice 2025-11-21T12:00:00Z, run at 2025-11-21T13:02:00Z, schedules 1, due 2025-11-21T12:00:00Z, attempt 1, last error no
     mark   and 4 more
-    run    2025-11-21T12:02:00Z by w, 0.500 s, 1 blocks, 0 put off, 0 marks dropped: gone
-    error  2025-11-21T12:02:00Z in the run of 2025-11-21T11:00:00Z: oh
+    run    worker w, started 2025-11-21T12:02:00Z, seconds 0.5, blocks 1, rescheduled 0, dropped 0, error gone
+    error  time 2025-11-21T12:02:00Z, slice 2025-11-21T11:00:00Z, worker w, message oh
 
 1 more series match; --limit shows more
 `, out.String())

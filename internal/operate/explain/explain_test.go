@@ -198,11 +198,11 @@ func TestBound(t *testing.T) {
 		require.Contains(t, all, `"`+name+`":`)
 		require.NotContains(t, line, `"`+name+`":`)
 	}
-	for _, word := range []string{"schedule 0 of source web-1", "shard", "worker", "chunks", "1 schedules", "    run "} {
+	for _, word := range []string{"schedule 0 of source web-1", "shard", "worker", "chunks", "schedules 1", "    run "} {
 		require.Contains(t, allText, word)
 		require.NotContains(t, text, word)
 	}
-	for _, word := range []string{"of source web-1", "late data", "2 raw samples, 2 finite", "mark "} {
+	for _, word := range []string{"of source web-1", "late data", "samples 2, finite 2", "mark "} {
 		require.Contains(t, text, word)
 	}
 }
@@ -456,7 +456,7 @@ func TestPartial(t *testing.T) {
 	w.expect(levels[1], explain.Partial, "partial: the 1h row of 2025-11-21T10:00:00Z, which it is made from, is partial, so samples may be missing", time.Time{})
 	var text strings.Builder
 	require.NoError(t, (&explain.Answer{Series: []explain.Series{{Levels: levels}}}).WriteText(&text))
-	require.Contains(t, text.String(), "count 2, sum 3, min 1, max 2, partial")
+	require.Contains(t, text.String(), "count 2, sum 3, min 1, max 2, partial true")
 
 	bad.Data = blocks.AppendSamples(nil, []metric.Sample{{Schedule: 1 << 20, TimeMs: 1}})
 	put()

@@ -2,10 +2,11 @@ package explain
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 
@@ -52,94 +53,49 @@ func (s *Series) name() string {
 }
 
 func (l *Level) write(t io.Writer) {
-	row := func(name, format string, args ...any) {
-		fmt.Fprintf(t, "    %s\t%s\n", name, fmt.Sprintf(format, args...))
-	}
+	row := func(name, text string) { fmt.Fprintf(t, "    %s\t%s\n", name, text) }
 	fmt.Fprintf(t, "\n  %s row of %s: %s\n", l.Level, at(l.Slice), l.Why)
-	row("next", "%s", l.Next)
-	row("slice", "%s to %s, %s, ground at %s", at(l.Slice), at(l.SliceEnd), l.State, at(l.RunAt))
+	row("next", l.Next)
+	row("slice", fmt.Sprintf("%s to %s, %s, ground at %s", at(l.Slice), at(l.SliceEnd), l.State, at(l.RunAt)))
 	if l.Place != nil {
-		row("block", "%s", l.Place.text())
+		row("block", fields(*l.Place))
 	}
-	row("input", "%s", l.Input.text())
-	switch {
-	case l.Row == nil:
+	row("input", fields(l.Input))
+	if l.Row == nil {
 		row("row", "none")
-	default:
-		sum := "out of range"
-		if l.Row.Sum != nil {
-			sum = strconv.FormatFloat(*l.Row.Sum, 'g', -1, 64)
-		}
-		partial := ""
-		if l.Row.Partial {
-			partial = ", partial"
-		}
-		row("row", "count %d, sum %s, min %v, max %v%s%s", l.Row.Count, sum, l.Row.Min, l.Row.Max, partial, expires(l.Row.Expires))
+	} else {
+		row("row", fields(*l.Row))
 	}
 	for _, m := range l.Marks {
-		what := ""
-		switch {
-		case m.Schedules == nil:
-		case *m.Schedules == 0:
-			what = ", the whole block"
-		default:
-			what = fmt.Sprintf(", %d schedules", *m.Schedules)
-		}
-		text := fmt.Sprintf("%s%s, in the slice of %s, run at %s, due since %s", m.Kind, what, at(m.Slice), at(m.RunAt), at(m.Due))
-		if m.Chunks != nil && *m.Chunks > 0 {
-			text += fmt.Sprintf(", %d chunks in the cache", *m.Chunks)
-		}
-		if m.Attempt > 0 {
-			text += fmt.Sprintf(", failed %d times: %s", m.Attempt, m.LastError)
-		}
-		row("mark", "%s", text)
+		row("mark", fields(m))
 	}
 	if l.MoreMarks > 0 {
-		row("mark", "and %d more", l.MoreMarks)
+		row("mark", fmt.Sprintf("and %d more", l.MoreMarks))
 	}
 	for _, r := range l.Runs {
-		text := fmt.Sprintf("%s by %s, %.3f s, %d blocks, %d put off, %d marks dropped", at(r.Started), r.Worker, r.Seconds, r.Blocks, r.Rescheduled, r.Dropped)
-		if r.Error != "" {
-			text += ": " + r.Error
-		}
-		row("run", "%s", text)
+		row("run", fields(r))
 	}
 	for _, e := range l.Errors {
-		row("error", "%s in the run of %s: %s", at(e.Time), at(e.Slice), e.Message)
+		row("error", fields(e))
 	}
 }
 
-func (p *Place) text() string {
-	worker := p.Worker
-	if worker == "" {
-		worker = "nobody's"
-	}
-	if p.LeaseOwner != "" {
-		worker += ", held by " + p.LeaseOwner
-	}
-	return fmt.Sprintf("%d to %d, shard %d, worker %s", p.Block, p.BlockEnd-1, p.Shard, worker)
-}
+// times are the fields that hold Unix ms.
+var times = map[string]bool{"slice": true, "run_at": true, "due": true, "started": true, "time": true, "expires": true}
 
-func (i *Input) text() string {
-	var text string
-	if i.Rows > 0 || i.Bucket != "raw" {
-		text = fmt.Sprintf("%d %s rows of %d samples", i.Rows, i.Bucket, i.Samples)
-	} else {
-		in := ""
-		if i.Chunks > 0 || i.Samples == 0 {
-			in = fmt.Sprintf(" in %d chunks", i.Chunks)
+// fields lists what a part of the answer has, by the names of its external form.
+func fields(part any) string {
+	var out []string
+	for field, v := range reflect.ValueOf(part).Fields() {
+		name, option, _ := strings.Cut(field.Tag.Get("json"), ",")
+		if option != "" && v.IsZero() {
+			continue
 		}
-		text = fmt.Sprintf("%d raw samples%s, %d finite, %d not", i.Samples, in, i.Finite, i.NotFinite)
+		value := fmt.Sprint(reflect.Indirect(v))
+		if times[name] {
+			value = at(v.Int())
+		}
+		out = append(out, strings.ReplaceAll(name, "_", " ")+" "+cmp.Or(value, "-"))
 	}
-	if i.Damaged > 0 {
-		text += fmt.Sprintf(", %d damaged", i.Damaged)
-	}
-	return text + expires(i.Expires)
-}
-
-func expires(ms int64) string {
-	if ms == 0 {
-		return ""
-	}
-	return ", expires from " + at(ms) + " on"
+	return strings.Join(out, ", ")
 }
