@@ -80,7 +80,6 @@ func hostile() map[string]map[string]func(n int) string {
 	return map[string]map[string]func(n int) string{
 		"/write": {
 			"equal tags":             func(n int) string { return "m" + times(n, ",b=1") + ",a=1 v=1\n" },
-			"ascending tags":         func(n int) string { return "m" + times(n, ",t%07d=1") + " v=1\n" },
 			"descending tags":        func(n int) string { return "m" + descending(n, ",t%07d=1") + " v=1\n" },
 			"lines of many tags":     func(n int) string { return times(n, "m"+strings.Repeat(",b=1", 150)+" v=1\n") },
 			"a long tag":             func(n int) string { return "m,a=" + times(n/2, "x") + " " + times(n/2, "f=1,") + "g=1\n" },
@@ -89,17 +88,12 @@ func hostile() map[string]map[string]func(n int) string {
 			"long fields":            func(n int) string { return times(n, "m "+long+long+"%d=1\n") },
 			"series":                 func(n int) string { return times(n, "m,a=%d v=1\n") },
 			"lines that are none":    func(n int) string { return times(n, "a\n") },
-			"blank lines":            func(n int) string { return times(n, " \r\n") },
-			"comments":               func(n int) string { return times(n, "#\n") },
 			"escapes":                func(n int) string { return "m,a=" + times(n, `\ `) + " v=1\n" },
 			"strings without an end": func(n int) string { return times(n, "m f=\"\n") },
 			"a string without end":   func(n int) string { return `m f="` + times(n, "\nm f=\\") },
 		},
 		"/api/v1/write": {
 			"equal labels": func(n int) string { return apitest.Proto(1, times(n, label("b", "1")), sample) },
-			"ascending labels": func(n int) string {
-				return apitest.Proto(1, each(n, func(i int) string { return label(fmt.Sprintf("l%07d", i), "1") }), sample)
-			},
 			"descending labels": func(n int) string {
 				return apitest.Proto(1, each(n, func(i int) string { return label(fmt.Sprintf("l%07d", 9_999_999-i), "1") }), sample)
 			},
@@ -109,9 +103,8 @@ func hostile() map[string]map[string]func(n int) string {
 			"series": func(n int) string {
 				return each(n, func(i int) string { return apitest.Proto(1, label("a", fmt.Sprint(i)), sample) })
 			},
-			"empty series":   func(n int) string { return times(n, apitest.Proto(1, "")) },
-			"empty metadata": func(n int) string { return times(n, apitest.Proto(3, "")) },
-			"histograms":     func(n int) string { return apitest.Proto(1, times(n, apitest.Proto(4, ""))) },
+			"empty series": func(n int) string { return times(n, apitest.Proto(1, "")) },
+			"histograms":   func(n int) string { return apitest.Proto(1, times(n, apitest.Proto(4, ""))) },
 			"a long source": func(n int) string {
 				return each(n, func(int) string { return apitest.Proto(1, label(metric.SourceLabel, times(n/4, "x")), sample) })
 			},
@@ -148,9 +141,6 @@ func hostile() map[string]map[string]func(n int) string {
 		"/v1/metrics": {
 			"equal attributes": func(n int) string {
 				return otlpRequest("", "", gauge(point(times(n, apitest.Proto(7, attribute("b", "1"))))))
-			},
-			"ascending attributes": func(n int) string {
-				return otlpRequest("", "", gauge(point(each(n, func(i int) string { return apitest.Proto(7, attribute(fmt.Sprintf("a%07d", i), "1")) }))))
 			},
 			"points of many": func(n int) string {
 				return otlpRequest("", "", gauge(times(n, point(strings.Repeat(apitest.Proto(7, attribute("b", "1")), 150)))))
@@ -231,9 +221,6 @@ func hostile() map[string]map[string]func(n int) string {
 			"equal labels": func(n int) string {
 				return `{"source":"s","measurements":[{"metric":"m","labels":{"a":"1"` + times(n, `,"b":"1"`) + `},"value":1}]}`
 			},
-			"ascending labels": func(n int) string {
-				return `{"source":"s","measurements":[{"metric":"m","labels":{"a":"1"` + times(n, `,"l%07d":"1"`) + `},"value":1}]}`
-			},
 			"descending labels": func(n int) string {
 				return `{"source":"s","measurements":[{"metric":"m","labels":{"a":"1"` + descending(n, `,"l%07d":"1"`) + `},"value":1}]}`
 			},
@@ -259,14 +246,10 @@ func hostile() map[string]map[string]func(n int) string {
 			},
 		},
 		wire.ImportPath: {
-			"blank lines":     func(n int) string { return times(n, "\n") },
 			"spaces":          func(n int) string { return times(n, " \n") },
 			"malformed lines": func(n int) string { return times(n, "x\n") },
 			"labels": func(n int) string {
 				return `{"metric":{"__name__":"m"` + times(n, `,"b":"1"`) + `},"values":[1],"timestamps":[1]}`
-			},
-			"ascending labels": func(n int) string {
-				return `{"metric":{"__name__":"m"` + times(n, `,"l%07d":"1"`) + `},"values":[1],"timestamps":[1]}`
 			},
 			"empty lines": func(n int) string { return times(n, `{"metric":{},"values":[],"timestamps":[]}`+"\n") },
 			"lines":       func(n int) string { return times(n, apitest.ImportLine+"\n") },

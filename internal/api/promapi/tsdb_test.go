@@ -6,8 +6,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/quern/quern/internal/limits"
 )
 
 // TestTSDB: the status has Prometheus' own form.
@@ -41,17 +39,4 @@ func TestTSDB(t *testing.T) {
 	}
 	code, _ = ask(t, h, http.MethodPost, path)
 	require.Equal(t, 405, code)
-
-	// It takes a turn of the queries.
-	turns := limits.NewTurns(limits.TurnOptions{N: 1, Name: "queries", Clients: limits.NewClients(nil)})
-	h = newAPI(t, func(o *Options) { o.Queries = turns })
-	give, err := turns.Take(t.Context(), "")
-	require.NoError(t, err)
-	code, _ = ask(t, h, http.MethodGet, path+"?timeout=1ms")
-	require.Equal(t, 503, code)
-	give()
-	for range 3 {
-		code, _ = ask(t, h, http.MethodGet, path)
-		require.Equal(t, 200, code)
-	}
 }

@@ -525,29 +525,3 @@ func TestLongLines(t *testing.T) {
 	require.EqualError(t, read(strings.NewReader(`{"metric":{"__name__":"`+name+name+`"},"values":[1],"timestamps":[1]}`+"\n")),
 		"/api/v1/export: a line of the answer is longer than 33554432 bytes: it is not a Quern response")
 }
-
-// TestLongLabels: a request is no larger than the form that a server accepts.
-func TestLongLabels(t *testing.T) {
-	f := newFake(t)
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r.Body = http.MaxBytesReader(w, r.Body, 1<<20)
-		f.ServeHTTP(w, r)
-	}))
-	defer server.Close()
-	c := &Client{client.Client{URL: server.URL + "/base", HTTP: server.Client()}}
-	status, err := c.Status(t.Context())
-	require.NoError(t, err)
-	v := verifier{Options: Options{Client: c, Match: "x"}, ladder: status.Ladder, status: status, repair: map[string]*toRepair{}}
-	v.sum = wire.Verified{Levels: make([]wire.VerifiedLevel, 2), Repaired: &wire.Repaired{}}
-	first := status.Ladder.SliceAt(metric.Raw, day)
-	suspects := map[suspect]Result{}
-	for _, ls := range longSeries(t, 25, 8<<10) {
-		r := Result{Series: ls, Level: 1, Slice: first}
-		suspects[suspectOf(&r)] = r
-		v.repair[string(ls.AppendKey(nil))] = &toRepair{labels: ls, slices: []metric.Slice{first}}
-	}
-	_, err = v.again(t.Context(), first, suspects)
-	require.NoError(t, err)
-	require.NoError(t, v.repairAll(t.Context()))
-	assert.Len(t, f.repaired, 3)
-}
