@@ -151,56 +151,23 @@ func headOf(h storage.DocumentHead) Head {
 
 const damaged = "this version is damaged in the store"
 
-// Get returns a dashboard: a version, or what is shown if version is 0. The memory is charged to the request. Errors
-// are a *MissingError, or those of the store.
+// Get returns a dashboard: a version that is stored, or what is shown if version is 0. The memory is charged to the
+// request. Errors are a *MissingError, or those of the store.
 func (l *Library) Get(ctx context.Context, id string, version int64) (Stored, error) {
-	if file, ok := l.file(id); ok {
-		return fixedVersion(file, version)
+	if file, ok := l.file(id); ok && version == 0 {
+		if file.Body == nil {
+			return Stored{}, &MissingError{Message: fmt.Sprintf("the dashboard %q cannot be shown: %s: %s", id, file.Origin, file.Problem)}
+		}
+		return file, nil
 	}
 	doc, err := l.shelf.Get(ctx, id, version)
-	built, hasBuilt := l.built[id]
-	if missing := (*MissingError)(nil); errors.As(err, &missing) && hasBuilt {
-		stored := false
-		if version != 0 {
-			if stored, err = l.everStored(ctx, id); err != nil {
-				return Stored{}, err
-			}
-		}
-		if stored {
-			return Stored{}, missing
-		}
-		return fixedVersion(built, version)
+	if built, ok := l.built[id]; ok && version == 0 && errors.As(err, new(*MissingError)) {
+		return built, nil
 	}
 	if err != nil {
 		return Stored{}, err
 	}
 	return Stored{headOf(doc.DocumentHead), doc.Body}, nil
-}
-
-// everStored returns whether versions of a dashboard are kept.
-func (l *Library) everStored(ctx context.Context, id string) (bool, error) {
-	for _, err := range l.shelf.Versions(ctx, id) {
-		return err == nil, err
-	}
-	return false, nil
-}
-
-// fixedVersion returns what has no versions.
-func fixedVersion(s Stored, version int64) (Stored, error) {
-	switch {
-	case s.Body == nil:
-		return Stored{}, &MissingError{Message: fmt.Sprintf("the dashboard %q cannot be shown: %s: %s", s.ID, s.Origin, s.Problem)}
-	case version != 0:
-		return Stored{}, &MissingError{Message: fmt.Sprintf("the dashboard %q has no versions: it is not stored, but %s", s.ID, whence(s.Origin))}
-	}
-	return s, nil
-}
-
-func whence(origin string) string {
-	if origin == BuiltIn {
-		return origin
-	}
-	return "from the file " + origin
 }
 
 // Versions returns the versions that are kept of a dashboard, newest first. One that is not stored has one, 0.

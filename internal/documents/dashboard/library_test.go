@@ -76,7 +76,7 @@ func TestWhatWins(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "Mine, ", title())
 	_, err = l.Get(ctx, "quern", 1)
-	require.ErrorContains(t, err, "has no versions: it is not stored, but built in")
+	require.ErrorContains(t, err, `there is no dashboard "quern"`)
 	for _, id := range []string{"", "A", "a/b", strings.Repeat("a", 129)} {
 		_, err := l.Put(ctx, id, 0, board(t, "x"), "")
 		require.ErrorAs(t, err, new(*dashboard.InvalidError), id)
