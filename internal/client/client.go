@@ -2,6 +2,7 @@
 package client
 
 import (
+	"bufio"
 	"bytes"
 	"cmp"
 	"context"
@@ -179,7 +180,7 @@ func (c *Client) Post(ctx context.Context, path string, header http.Header, body
 	return resp.StatusCode, err
 }
 
-// maxAnswer bounds an answer that is read at once. The longest are those of explain about a hundred
+// maxAnswer bounds an answer that is read at once, and a line of one that is not. The longest are those of explain about a hundred
 // series, each with the longest labels.
 const maxAnswer = 32 << 20
 
@@ -193,6 +194,25 @@ func ReadAll(body io.Reader) ([]byte, error) {
 		return nil, fmt.Errorf("the answer is longer than %d MiB: it is not a Quern response", maxAnswer>>20)
 	}
 	return text, nil
+}
+
+// Lines reads an answer of lines of JSON, and calls each with every line in turn.
+func Lines[T any](body io.Reader, each func(*T) error) error {
+	in := bufio.NewScanner(body)
+	in.Buffer(nil, maxAnswer)
+	for in.Scan() {
+		line := new(T)
+		if err := json.Unmarshal(in.Bytes(), line); err != nil {
+			return cmp.Or(in.Err(), fmt.Errorf("the server's answer is not a Quern response: %w", err)) // a line that breaks off is no JSON
+		}
+		if err := each(line); err != nil {
+			return err
+		}
+	}
+	if errors.Is(in.Err(), bufio.ErrTooLong) {
+		return fmt.Errorf("a line of the answer is longer than %d MiB: it is not a Quern response", maxAnswer>>20)
+	}
+	return in.Err()
 }
 
 func (c *Client) failure(resp *http.Response) error {

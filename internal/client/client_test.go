@@ -74,3 +74,17 @@ func TestCompressed(t *testing.T) {
 		require.NoError(t, resp.Body.Close())
 	}
 }
+
+// TestLines: lines come one by one, and a server cannot have a program hold one of any length.
+func TestLines(t *testing.T) {
+	read := func(text string) (got []int, err error) {
+		return got, client.Lines(strings.NewReader(text), func(n *int) error { got = append(got, *n); return nil })
+	}
+	got, err := read("1\n2\n")
+	require.NoError(t, err)
+	require.Equal(t, []int{1, 2}, got)
+	_, err = read("1\n{")
+	require.ErrorContains(t, err, "not a Quern response")
+	_, err = read("1" + strings.Repeat(" ", 32<<20) + "\n")
+	require.EqualError(t, err, "a line of the answer is longer than 32 MiB: it is not a Quern response")
+}

@@ -1,9 +1,7 @@
 package commands
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/quern/quern/internal/app/terminal"
+	"github.com/quern/quern/internal/client"
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/operate/reaggregate"
 	"github.com/quern/quern/internal/wire"
@@ -45,25 +44,20 @@ func Reaggregate(ctx context.Context, cfg config.Reaggregate, stdout, stderr io.
 func follow(body io.Reader, stderr io.Writer) (reaggregate.Summary, error) {
 	bar := bar{out: stderr}
 	defer bar.end()
-	var last reaggregate.Progress
-	lines := bufio.NewScanner(body)
-	for lines.Scan() {
-		var l reaggregate.Reply
-		if err := json.Unmarshal(lines.Bytes(), &l); err != nil {
-			return l.Summary, fmt.Errorf("the server's answer is not a Quern response: %w", err)
+	var last reaggregate.Reply
+	err := client.Lines(body, func(l *reaggregate.Reply) error {
+		if l.Status == wire.Failure {
+			return fmt.Errorf("%s (%d of %d blocks were done; repeating the request is safe)", l.Error, last.Done, last.Total)
 		}
-		switch l.Status {
-		case wire.Success:
-			return l.Summary, nil
-		case wire.Failure:
-			return l.Summary, fmt.Errorf("%s (%d of %d blocks were done; repeating the request is safe)", l.Error, last.Done, last.Total)
-		}
-		last = l.Progress
-		if last.Total > 0 {
+		if last = *l; last.Total > 0 && last.Status == "" {
 			bar.at(last.Done, last.Total, "blocks")
 		}
+		return nil
+	})
+	if err == nil && last.Status != wire.Success {
+		err = errBrokenOff
 	}
-	return reaggregate.Summary{}, errBrokenOff
+	return last.Summary, err
 }
 
 func sayMarked(out io.Writer, sum reaggregate.Summary) {

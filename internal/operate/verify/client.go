@@ -1,8 +1,6 @@
 package verify
 
 import (
-	"bufio"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -39,9 +37,6 @@ func (e *damagedError) Error() string {
 
 func (e *damagedError) Unwrap() error { return ErrDamaged }
 
-// maxLine is the maximum length of a line of a reply, in bytes: the lines of servers stay far below.
-const maxLine = 32 << 20
-
 // lines reads an NDJSON reply, and calls each with every line in turn.
 func lines[T any, P interface {
 	*T
@@ -52,24 +47,12 @@ func lines[T any, P interface {
 		return err
 	}
 	defer resp.Body.Close()
-	in := bufio.NewScanner(resp.Body)
-	in.Buffer(nil, maxLine)
-	for in.Scan() {
-		var line T
-		if err := json.Unmarshal(in.Bytes(), &line); err != nil {
-			return fmt.Errorf("%s: %w", path, cmp.Or(in.Err(), err)) // a line that breaks off is no JSON
+	if err := client.Lines(resp.Body, func(line *T) error {
+		if failure := P(line).Failure(); failure != "" {
+			return errors.New(failure)
 		}
-		if failure := P(&line).Failure(); failure != "" {
-			return fmt.Errorf("%s: %s", path, failure)
-		}
-		if err := each(&line); err != nil {
-			return err
-		}
-	}
-	switch err := in.Err(); {
-	case errors.Is(err, bufio.ErrTooLong):
-		return fmt.Errorf("%s: a line of the answer is longer than %d bytes: it is not a Quern response", path, maxLine)
-	case err != nil:
+		return each(line)
+	}); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	const header = "Quern-Warning"

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"math"
 	"net/http"
@@ -508,20 +507,4 @@ func TestRequests(t *testing.T) {
 		assert.Equal(t, c.want, got, "%d of %d bytes", c.n, c.size)
 		assert.True(t, slices.Equal(all, slices.Concat(parts...)), "all, in their order")
 	}
-}
-
-// TestLongLines: a server cannot have verify hold lines of any length.
-func TestLongLines(t *testing.T) {
-	var body io.Reader
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.Copy(w, body) }))
-	defer server.Close()
-	c := &Client{client.Client{URL: server.URL, HTTP: server.Client()}}
-	read := func(line io.Reader) error {
-		body = line
-		return c.Export(t.Context(), nil, 0, 1, func(metric.Labels, int64, float64) error { return nil })
-	}
-	name := strings.Repeat("x", maxLine/2)
-	require.NoError(t, read(strings.NewReader(`{"metric":{"__name__":"`+name+`"},"values":[1],"timestamps":[1]}`+"\n")))
-	require.EqualError(t, read(strings.NewReader(`{"metric":{"__name__":"`+name+name+`"},"values":[1],"timestamps":[1]}`+"\n")),
-		"/api/v1/export: a line of the answer is longer than 33554432 bytes: it is not a Quern response")
 }
