@@ -90,42 +90,47 @@ func New(opts Options) *API {
 	return &API{opts: opts, parser: parser.NewParser(parser.Options{})}
 }
 
+// endpoint is what is answered at a path.
+type endpoint struct {
+	methods []string
+	path    string
+	bound   route.Bound
+	answer  answerer
+	// turns bound how many requests are answered at once, nil for no bound.
+	turns *limits.Turns
+	// parameters are those that the endpoint knows, nil for all. With timeout among them, an answer has an end.
+	parameters []string
+}
+
 // Register adds the endpoints to a table.
 func (a *API) Register(to *route.Table) {
-	for path, e := range map[string]struct {
-		answer     answerer
-		parameters []string
-		bound      route.Bound
-	}{
-		"/api/v1/query":           {a.inTurn(a.query), []string{"query", "time", "timeout", "limit", "lookback_delta", "stats", "levels"}, route.Filtered},
-		"/api/v1/query_range":     {a.inTurn(a.queryRange), []string{"query", "start", "end", "step", "timeout", "limit", "lookback_delta", "stats", "levels"}, route.Filtered},
-		"/api/v1/format_query":    {a.inTurn(a.formatQuery), []string{"query", "timeout"}, route.NoData},
-		"/api/v1/series":          {a.inTurn(a.series), []string{"match[]", "start", "end", "limit", "timeout"}, route.Filtered},
-		"/api/v1/labels":          {a.inTurn(a.labelNames), []string{"match[]", "start", "end", "limit", "timeout"}, route.Filtered},
-		"/api/v1/query_exemplars": {a.inTurn(a.exemplars), []string{"query", "start", "end", "timeout"}, route.NoData},
-	} {
-		to.Handle(access.Read, e.bound, "GET "+path, a.handler(naming(e.parameters, e.answer)))
-		to.Handle(access.Read, e.bound, "POST "+path, a.handler(naming(e.parameters, e.answer)))
-	}
-	for path, e := range map[string]struct {
-		answer answerer
-		bound  route.Bound
-	}{
-		"/api/v1/label/{name}/values": {naming([]string{"match[]", "start", "end", "limit", "timeout"}, a.inTurn(a.labelValues)), route.Filtered},
-		"/api/v1/metadata":            {naming([]string{"metric", "limit", "limit_per_metric", "timeout"}, a.inTurn(a.metadata)), route.Filtered},
-		"/api/v1/status/buildinfo": {constant(map[string]string{
+	get, both, change := []string{http.MethodGet}, []string{http.MethodGet, http.MethodPost}, []string{http.MethodPost, http.MethodPut}
+	q := a.opts.Queries
+	for _, e := range []endpoint{
+		{both, "query", route.Filtered, a.query, q, []string{"query", "time", "timeout", "limit", "lookback_delta", "stats", "levels"}},
+		{both, "query_range", route.Filtered, a.queryRange, q, []string{"query", "start", "end", "step", "timeout", "limit", "lookback_delta", "stats", "levels"}},
+		{both, "format_query", route.NoData, a.formatQuery, q, []string{"query", "timeout"}},
+		{both, "series", route.Filtered, a.series, q, []string{"match[]", "start", "end", "limit", "timeout"}},
+		{both, "labels", route.Filtered, a.labelNames, q, []string{"match[]", "start", "end", "limit", "timeout"}},
+		{both, "query_exemplars", route.NoData, a.exemplars, q, []string{"query", "start", "end", "timeout"}},
+		{get, "label/{name}/values", route.Filtered, a.labelValues, q, []string{"match[]", "start", "end", "limit", "timeout"}},
+		{get, "metadata", route.Filtered, a.metadata, q, []string{"metric", "limit", "limit_per_metric", "timeout"}},
+		{get, "status/tsdb", route.Filtered, a.tsdb, q, []string{"limit", "timeout"}},
+		{get, "status/buildinfo", route.NoData, constant(map[string]string{
 			"version": compatible, "revision": "", "branch": "", "buildUser": "", "buildDate": "",
 			"goVersion": runtime.Version(), "application": "Quern", "applicationVersion": a.opts.Version,
-		}), route.NoData},
-		"/api/v1/status/tsdb": {naming([]string{"limit", "timeout"}, a.inTurn(a.tsdb)), route.Filtered},
-
-		"/api/v1/rules":  {constant(map[string][]any{"groups": {}}), route.NoData},
-		"/api/v1/alerts": {constant(map[string][]any{"alerts": {}}), route.NoData},
+		}), nil, nil},
+		{get, "rules", route.NoData, constant(map[string][]any{"groups": {}}), nil, nil},
+		{get, "alerts", route.NoData, constant(map[string][]any{"alerts": {}}), nil, nil},
+		{change, "admin/tsdb/delete_series", route.Refused, a.deleteSeries, a.opts.Deletions, []string{"match[]", "start", "end"}},
 	} {
-		to.Handle(access.Read, e.bound, "GET "+path, a.handler(e.answer))
-	}
-	for _, method := range []string{http.MethodPost, http.MethodPut} {
-		to.Handle(access.Admin, route.Refused, method+" /api/v1/admin/tsdb/delete_series", a.handler(only([]string{"match[]", "start", "end"}, a.deleteSeries)))
+		role := access.Read
+		if e.bound == route.Refused {
+			role = access.Admin
+		}
+		for _, method := range e.methods {
+			to.Handle(role, e.bound, method+" /api/v1/"+e.path, a.handler(e))
+		}
 	}
 }
 
@@ -140,11 +145,7 @@ type answer struct {
 	warnings annotations.Annotations
 	// levels are from where a query was read, nil unless that was asked for.
 	levels *query.Levels
-	// ignored are the parameters of the request that the endpoint does not know.
-	ignored []string
-	close   func()
-	// by is when the reply must have ended, or soon after; zero is never.
-	by time.Time
+	close  func()
 	// charged says that data is what the request was charged for.
 	charged bool
 }
@@ -152,86 +153,47 @@ type answer struct {
 // answerer answers a request. asFailure classifies its error.
 type answerer func(r *http.Request) (answer, error)
 
-// inTurn makes an answerer wait for its turn, which the answer's close ends. The timeout covers
-// both; the request's timeout parameter can only shorten it.
-func (a *API) inTurn(do answerer) answerer {
-	return func(r *http.Request) (ans answer, err error) {
-		ctx := r.Context()
-		if a.opts.Timeout > 0 {
-			limited, cancel := context.WithTimeout(ctx, a.opts.Timeout)
-			defer cancel()
-			ctx = limited
+// begin takes a turn for a request, until end. The timeout covers the wait for it, too; the request's timeout parameter can
+// only shorten it.
+func (a *API) begin(r *http.Request, e *endpoint) (begun *http.Request, end func(), err error) {
+	timeout, timed := a.opts.Timeout, slices.Contains(e.parameters, "timeout")
+	if s := r.FormValue("timeout"); timed && s != "" {
+		d, err := duration(s)
+		if err != nil {
+			return r, func() {}, invalid("timeout", err)
 		}
-		if s := r.FormValue("timeout"); s != "" {
-			d, err := duration(s)
-			if err != nil {
-				return answer{}, invalid("timeout", err)
-			}
-			limited, cancel := context.WithTimeout(ctx, d)
-			defer cancel()
-			ctx = limited
+		if timeout <= 0 || d < timeout {
+			timeout = max(d, 1)
 		}
-		ans, err = a.taking(r.WithContext(ctx), do)
-		ans.by, _ = ctx.Deadline()
-		return ans, err
 	}
-}
-
-// taking takes a turn, which the answer's close ends.
-func (a *API) taking(r *http.Request, do answerer) (ans answer, err error) {
-	give, err := a.opts.Queries.Take(r.Context(), r.RemoteAddr)
+	ctx, cancel := r.Context(), context.CancelFunc(func() {})
+	if timed && timeout > 0 {
+		ctx, cancel = context.WithTimeout(ctx, timeout)
+	}
+	give, err := e.turns.Take(ctx, r.RemoteAddr)
 	if err != nil {
-		return answer{}, err
+		return r, cancel, err
 	}
-	kept := false
-	defer func() {
-		if !kept { // do panicked
-			give()
-		}
-	}()
-	ans, err = do(r)
-	inner := ans.close
-	ans.close = func() {
-		defer give()
-		if inner != nil {
-			inner()
-		}
-	}
-	kept = true
-	return ans, err
+	return r.WithContext(ctx), func() { give(); cancel() }, nil
 }
 
-// naming adds the unknown parameters to an answer. Prometheus ignores such parameters, and clients
-// made for other servers with its API send some. But a misspelt parameter changes the answer.
-func naming(parameters []string, do answerer) answerer {
-	return func(r *http.Request) (answer, error) {
-		ans, err := do(r)
-		ans.ignored = unknown(r, parameters)
-		return ans, err
-	}
-}
-
-// only refuses requests with unknown parameters. It is for endpoints that change data.
-func only(parameters []string, do answerer) answerer {
-	return func(r *http.Request) (answer, error) {
-		if names := unknown(r, parameters); len(names) > 0 {
-			return answer{}, badData("unknown parameter %q: %s accepts %s", names[0], r.URL.Path, strings.Join(parameters, ", "))
-		}
-		return do(r)
-	}
-}
-
-// unknown returns the request's parameters that are not in parameters, sorted, and truncated to fit
-// a header.
-func unknown(r *http.Request, parameters []string) []string {
+// ignored reads the parameters, and returns those that the endpoint does not know, truncated to fit a header. Prometheus
+// ignores such parameters, and clients made for other servers with its API send some. But a misspelt parameter changes the
+// answer, so they are named, and refused where data is changed.
+func (e *endpoint) ignored(r *http.Request) (out []string, err error) {
 	const most, mostBytes = 10, 64
-	var out []string
+	if err := r.ParseForm(); err != nil {
+		return nil, badData("error parsing form values: %w", err)
+	}
 	for _, name := range slices.Sorted(maps.Keys(r.Form)) {
-		if !slices.Contains(parameters, name) && len(out) < most {
+		if e.parameters != nil && !slices.Contains(e.parameters, name) && len(out) < most {
 			out = append(out, name[:min(len(name), mostBytes)])
 		}
 	}
-	return out
+	if len(out) > 0 && e.bound == route.Refused {
+		return nil, badData("unknown parameter %q: %s accepts %s", out[0], r.URL.Path, strings.Join(e.parameters, ", "))
+	}
+	return out, nil
 }
 
 func constant(v any) answerer {
@@ -292,25 +254,37 @@ func asFailure(err error) *failure {
 	return &failure{http.StatusInternalServerError, "internal", err}
 }
 
-func (a *API) handler(do answerer) http.Handler {
+func (a *API) handler(e endpoint) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := r.ParseForm(); err != nil {
-			fail(w, r, &failure{http.StatusBadRequest, "bad_data", fmt.Errorf("error parsing form values: %w", err)}, answer{})
-			return
+		var ans answer
+		begun, end := r, func() {}
+		letGo := func() {
+			if ans.close != nil {
+				ans.close()
+				ans.close = nil
+			}
+			end()
 		}
-		ans, err := do(r)
+		defer func() { letGo() }()
+		ignored, err := e.ignored(r)
+		if err == nil {
+			begun, end, err = a.begin(r, &e)
+		}
+		if err == nil {
+			ans, err = e.answer(begun)
+		}
 		if err != nil {
 			f := asFailure(err)
 			if f.code == http.StatusInternalServerError {
 				a.opts.Logger.ErrorContext(r.Context(), "query failed", "path", r.URL.Path, "err", err)
 			}
-			fail(w, r, f, ans)
+			message := encodeFailure(f, ans.warnings)
+			letGo()
+			respond.LetGo(r)
+			replyFailure(w, f.code, message)
 			return
 		}
-		if ans.close != nil {
-			defer ans.close()
-		}
-		for _, name := range ans.ignored {
+		for _, name := range ignored {
 			w.Header().Add(warningHeader, fmt.Sprintf("unknown parameter %+q is ignored", name))
 		}
 		warnings, infos := ans.warnings.AsStrings(r.FormValue("query"), 10, 10)
@@ -325,21 +299,11 @@ func (a *API) handler(do answerer) http.Handler {
 		if !ans.charged { // for what was parsed, which is not held any more
 			limits.Discharge(r.Context())
 		}
-		if !ans.by.IsZero() {
-			_ = http.NewResponseController(w).SetWriteDeadline(ans.by) // a test's ResponseWriter may have no deadlines
+		if by, ends := begun.Context().Deadline(); ends {
+			_ = http.NewResponseController(w).SetWriteDeadline(by) // a test's ResponseWriter may have no deadlines
 		}
 		reply(w, ans, a.opts.Querier, warnings, infos)
 	})
-}
-
-// fail replies with a failure, once it has let go of what the request holds.
-func fail(w http.ResponseWriter, r *http.Request, f *failure, ans answer) {
-	message := encodeFailure(f, ans.warnings)
-	if ans.close != nil {
-		ans.close()
-	}
-	respond.LetGo(r)
-	replyFailure(w, f.code, message)
 }
 
 func (a *API) query(r *http.Request) (answer, error) {
@@ -602,11 +566,6 @@ func (a *API) deleteSeries(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	give, err := a.opts.Deletions.Take(r.Context(), r.RemoteAddr)
-	if err != nil {
-		return answer{}, err
-	}
-	defer give()
 	sets, err := a.matchers(r)
 	if err != nil {
 		return answer{}, err
