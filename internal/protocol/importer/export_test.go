@@ -2,12 +2,12 @@ package importer
 
 import "github.com/quern/quern/internal/protocol/push"
 
-// LeastBytes is the memory of an uncompressed import without its lines.
+// LeastBytes is the memory of an uncompressed import without a long line.
 var LeastBytes = memory(push.Identity)
 
-// These are batchSamples, heldBytes and maxIdleBytes.
+// These are batchSamples, heldBytes and replyBytes.
 const (
 	BatchSamples = batchSamples
 	HeldBytes    = heldBytes
-	MaxIdleBytes = maxIdleBytes
+	ReplyBytes   = replyBytes
 )

@@ -20,7 +20,6 @@ import (
 	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/protocol/importer"
-	"github.com/quern/quern/internal/protocol/push"
 	"github.com/quern/quern/internal/wire"
 )
 
@@ -176,39 +175,6 @@ func TestImportDamaged(t *testing.T) {
 	}
 }
 
-// TestImportIdle: a body that only its compression makes large, and that brings no samples, is
-// refused. The samples that it brings are kept. An uncompressed body has no such limit.
-func TestImportIdle(t *testing.T) {
-	line := apitest.ImportLine + "\n"
-	for name, idle := range map[string]string{
-		"line feeds": "\n", "blank lines": strings.Repeat(" ", 100) + "\r\n", "malformed": strings.Repeat("x", 100) + "\n", "no samples": `{"metric":{},"values":[],"timestamps":[]}` + "\n",
-		"other members": `{"metric":{"__name__":"m"},"values":[1],"timestamps":[1],"x":"` + strings.Repeat("x", 64<<10) + `"}` + "\n",
-	} {
-		t.Run(name, func(t *testing.T) {
-			plain := []byte(line + strings.Repeat(idle, 3*importer.MaxIdleBytes/2/len(idle)) + line)
-			for enc, code := range map[string]int{"gzip": 413, "zstd": 413, "identity": 200} {
-				if code == 200 && name == "malformed" {
-					code = 400
-				}
-				b := new(apitest.BackFiller)
-				w := importTo(t, b, bytes.NewReader(apitest.Compressed(t, enc, plain)), "Content-Encoding", enc)
-				require.Equal(t, code, w.Code, "%s: %.200s", enc, w.Body)
-				if enc == "identity" {
-					require.Contains(t, w.Body.String(), `"accepted":`)
-					continue
-				}
-				require.Contains(t, w.Body.String(), "bytes of the body carry no samples")
-				require.NotEmpty(t, b.Reports, "what came before is kept")
-			}
-		})
-	}
-	// This is like an export of series with constant values: a line of some hundred bytes
-	// compresses to far less than one byte.
-	same := []byte(strings.Repeat(line, 5*importer.MaxIdleBytes/4/len(line)))
-	w := importTo(t, new(apitest.BackFiller), bytes.NewReader(apitest.Compressed(t, "zstd", same)), "Content-Encoding", "zstd")
-	require.Equal(t, 200, w.Code, "%.200s", w.Body)
-}
-
 // TestImportStreams: long bodies and long lines, also compressed ones, are made durable in batches.
 func TestImportStreams(t *testing.T) {
 	var plain, zipped, zstded bytes.Buffer
@@ -249,31 +215,21 @@ func TestImportStreams(t *testing.T) {
 	assert.Equal(t, 415, importTo(t, new(apitest.BackFiller), bytes.NewReader(nil), "Content-Encoding", "snappy").Code)
 }
 
-// TestImportClaimsComplaints: what is kept of malformed lines and of rejections is charged until the client has read the
-// reply. A body whose complaints find no room is refused.
-func TestImportClaimsComplaints(t *testing.T) {
-	const lines = 1000
-	for name, line := range map[string]string{
-		"malformed": `{"metric":{},"values":[` + strings.Repeat("1", 400) + `],"timestamps":[1]}`,
-		"rejected":  `{"metric":{"a":"b"},"values":[1],"timestamps":[1]}`,
-	} {
-		t.Run(name, func(t *testing.T) {
-			plain := strings.Repeat(line+"\n", lines)
-			budget := limits.NewBudget(1<<40, 0)
-			s := importServer(t, budget)
-			w := &slowReader{ResponseRecorder: httptest.NewRecorder(), budget: budget}
-			s.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "POST", wire.ImportPath, strings.NewReader(plain)))
-			require.Equal(t, 400, w.Code)
-			require.GreaterOrEqual(t, w.held, int64(w.Body.Len()))
-			require.Less(t, w.held, int64(5*w.Body.Len()), "neither the body nor a batch is charged any more")
-			all := budget.Claim(limits.Client{})
-			require.True(t, all.Grow(1<<40), "all is given back")
+// TestImportClaims: an import takes its memory before it reads, and more for a long line; while the client reads the reply, it
+// holds what the reply takes.
+func TestImportClaims(t *testing.T) {
+	long := `{"metric":{"a":"b"},"values":[` + strings.Repeat(" ", 1<<20) + `1],"timestamps":[1]}`
+	budget := limits.NewBudget(1<<40, 0)
+	w := &slowReader{ResponseRecorder: httptest.NewRecorder(), budget: budget}
+	importServer(t, budget).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "POST", wire.ImportPath, strings.NewReader(long)))
+	require.Equal(t, 400, w.Code)
+	require.EqualValues(t, importer.ReplyBytes, w.held)
+	all := budget.Claim(limits.Client{})
+	require.True(t, all.Grow(1<<40), "all is given back")
 
-			budget = limits.NewBudget(importer.LeastBytes+push.MinBufferBytes+100_000, 0)
-			r := apitest.Send(t, importServer(t, budget), wire.ImportPath, strings.NewReader(plain))
-			require.Equal(t, 429, r.Code, "%.200s", r.Body)
-		})
-	}
+	budget = limits.NewBudget(2*importer.LeastBytes+2<<20, 0)
+	require.Equal(t, 429, apitest.Send(t, importServer(t, budget), wire.ImportPath, strings.NewReader(apitest.ImportLine+"\n"+long)).Code)
+	require.Equal(t, 200, apitest.Send(t, importServer(t, budget), wire.ImportPath, strings.NewReader(apitest.ImportLine)).Code)
 }
 
 // slowReader is a client that looks, before it reads the reply, at what the budget has for others.
@@ -290,7 +246,7 @@ func (s *slowReader) Write(b []byte) (int, error) {
 	for n := int64(1 << 39); n > 0; n /= 2 {
 		others.Grow(n)
 	}
-	s.held = 1<<40 - 1 - others.Held()
+	s.held = 1<<40 - others.Held()
 	return s.ResponseRecorder.Write(b)
 }
 
