@@ -2,7 +2,10 @@ package influx
 
 import (
 	"bytes"
+	"compress/gzip"
+	"io"
 	"math"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -28,6 +31,20 @@ func FuzzDecode(f *testing.F) {
 	}
 	f.Add(tsbs(1, 1))
 	f.Add(telegraf(9))
+	// What real clients sent, recorded by `go test ./integration/programs -record DIR`.
+	for _, name := range []string{"influxdb-client-go-2.14.lp.gz", "influxdb1-client.lp"} {
+		body, err := os.ReadFile("testdata/recorded/" + name)
+		require.NoError(f, err)
+		if strings.HasSuffix(name, ".gz") {
+			z, err := gzip.NewReader(bytes.NewReader(body))
+			require.NoError(f, err)
+			body, err = io.ReadAll(z)
+			require.NoError(f, err)
+		}
+		want, _, ok := reference(body)
+		require.True(f, ok && len(want) > 0, name)
+		f.Add(body)
+	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		var d decoder
 		got := decode(&d, body, settings{})

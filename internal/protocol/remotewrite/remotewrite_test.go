@@ -6,11 +6,14 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/klauspost/compress/snappy"
 	"github.com/prometheus/prometheus/prompb"
 	writev2 "github.com/prometheus/prometheus/prompb/io/prometheus/write/v2"
 	"github.com/stretchr/testify/require"
@@ -436,6 +439,18 @@ func FuzzV1(f *testing.F) {
 		f.Add(b)
 	}
 	f.Add(fields(msg(1, smp(2, 1, 1), up), group(9), num(2, 1)))
+	// What real senders sent, recorded by `go test ./integration/programs -record DIR`.
+	files, err := filepath.Glob("testdata/*.snappy")
+	require.NoError(f, err)
+	require.Len(f, files, 3)
+	for _, file := range files {
+		packed, err := os.ReadFile(file)
+		require.NoError(f, err)
+		body, err := snappy.Decode(nil, packed)
+		require.NoError(f, err)
+		require.NoError(f, new(prompb.WriteRequest).Unmarshal(body))
+		f.Add(body)
+	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		decode := func(body []byte) ([]reference, int, []metric.Metadata, error) {
 			var b ingest.Batch
