@@ -10,8 +10,6 @@ import (
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/protocol/jsonscan"
 	"github.com/quern/quern/internal/protocol/push"
-	"github.com/quern/quern/internal/protocol/respond"
-	"github.com/quern/quern/internal/wire"
 )
 
 // Path is where collectd sends.
@@ -32,11 +30,13 @@ func New(in *push.Intake) http.Handler {
 			}
 			return nil
 		},
-		Refuse: func(w http.ResponseWriter, _ *http.Request, code int, message string) {
-			respond.JSON(w, code, wire.Report{Status: wire.Failure, Error: message, Rejected: []wire.Rejection{}})
-		},
+		Refuse: push.RefuseJSON,
 		Reply: func(w http.ResponseWriter, _ *http.Request, result ingest.Result, broken error) {
-			push.WriteReply(w, &in.Limits, result, broken)
+			code, fault := http.StatusOK, ""
+			if broken != nil {
+				code, fault = http.StatusBadRequest, broken.Error()
+			}
+			push.WriteReply(w, &in.Limits, result, len(result.Rejected), code, fault)
 		},
 	}
 }
@@ -127,7 +127,7 @@ func (d *decoder) valueList() bool {
 					return d.Skip()
 				}
 				v := math.NaN()
-				if d.is('n') {
+				if d.begins('n') {
 					l.values = append(l.values, v)
 					return d.Skip()
 				}
@@ -151,7 +151,7 @@ func (d *decoder) valueList() bool {
 	}
 }
 
-func (d *decoder) is(c byte) bool { return d.Pos < len(d.Text) && d.Text[d.Pos] == c }
+func (d *decoder) begins(c byte) bool { return d.Pos < len(d.Text) && d.Text[d.Pos] == c }
 
 // misfit records a value of the wrong type and skips it.
 func (d *decoder) misfit(member, want string) bool {
@@ -173,7 +173,7 @@ func (d *decoder) tooMany(member string, n int) bool {
 }
 
 func (d *decoder) word(member string, to *string) (ok bool) {
-	if !d.is('"') {
+	if !d.begins('"') {
 		return d.misfit(member, "a string")
 	}
 	*to, ok = d.Str()
@@ -207,7 +207,7 @@ func (d *decoder) float(member string, to *float64) bool {
 }
 
 func (d *decoder) each(member string, read func() bool) bool {
-	if !d.is('[') {
+	if !d.begins('[') {
 		return d.misfit(member, "an array")
 	}
 	d.Pos++

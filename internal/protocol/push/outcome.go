@@ -12,21 +12,26 @@ import (
 	"github.com/quern/quern/internal/wire/excerpt"
 )
 
-// WriteReply replies to a request whose body was decoded, up to the error broken, if any.
-func WriteReply(w http.ResponseWriter, limits *Limits, result ingest.Result, broken error) {
-	reply := wire.Report{Accepted: result.Accepted, Rejected: []wire.Rejection{}}
+// RefuseJSON is the refusal of the protocols whose replies are a wire.Report.
+func RefuseJSON(w http.ResponseWriter, _ *http.Request, code int, message string) {
+	if code == http.StatusUnsupportedMediaType {
+		w.Header().Set("Accept", "application/json, application/x-ndjson")
+	}
+	respond.JSON(w, code, wire.Report{Status: wire.Failure, Error: message, Rejected: []wire.Rejection{}})
+}
+
+// WriteReply replies to a request whose body was decoded. fault says what is wrong with the body, or why nothing was stored, "" for
+// nothing; code is then the status. rejected counts all rejections, of which result has at least as many as a reply lists.
+func WriteReply(w http.ResponseWriter, limits *Limits, result ingest.Result, rejected, code int, fault string) {
+	reply := wire.Report{Accepted: result.Accepted, Rejected: []wire.Rejection{}, Error: fault}
 	for _, rej := range result.Rejected[:min(len(result.Rejected), limits.Rejections)] {
 		reply.Rejected = append(reply.Rejected, wire.Rejection{Index: rej.Index, Reason: string(rej.Reason), Message: rej.Message})
 	}
-	if n := len(result.Rejected); n > len(reply.Rejected) {
-		reply.RejectedTotal = n
+	if rejected > len(reply.Rejected) {
+		reply.RejectedTotal = rejected
 	}
-	code := http.StatusOK
-	switch {
-	case broken != nil:
-		code, reply.Error = http.StatusBadRequest, broken.Error()
-	case result.Accepted == 0 && len(result.Rejected) > 0:
-		first := result.Rejected[0]
+	if fault == "" && result.Accepted == 0 && rejected > 0 {
+		first := reply.Rejected[0]
 		code = http.StatusBadRequest
 		reply.Error = fmt.Sprintf("every measurement was rejected, measurement %d because: %s (%s)", first.Index, first.Message, first.Reason)
 	}

@@ -20,8 +20,6 @@ import (
 
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/protocol/push"
-	"github.com/quern/quern/internal/protocol/respond"
-	"github.com/quern/quern/internal/wire"
 )
 
 // handler serves POST /api/v1/reports.
@@ -36,7 +34,7 @@ func New(in *push.Intake) http.Handler { return &handler{Intake: in} }
 
 // ServeHTTP implements http.Handler.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	h.Receive(w, r, push.CheckJSON, push.Identity, h.refuse, func(b *push.Received) {
+	h.Receive(w, r, push.CheckJSON, push.Identity, push.RefuseJSON, func(b *push.Received) {
 		d, ok := h.decoders.Get().(*decoder)
 		if !ok {
 			d = &decoder{limits: &h.Limits}
@@ -47,52 +45,44 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-func (h *handler) refuse(w http.ResponseWriter, _ *http.Request, code int, message string) {
-	if code == http.StatusUnsupportedMediaType {
-		w.Header().Set("Accept", "application/json, application/x-ndjson")
-	}
-	respond.JSON(w, code, wire.Report{Status: wire.Failure, Error: message, Rejected: []wire.Rejection{}})
-}
-
 func (h *handler) serve(w http.ResponseWriter, r *http.Request, b *push.Received, d *decoder) {
 	enc, broken := b.Encoding, b.Broken
 	d.allowance = h.Allowance(r, b)
 	whole := d.decode(b.Data)
 	if d.stopped != nil {
 		code, message := h.Stopped(w, d.stopped)
-		h.refuse(w, r, code, message)
+		push.RefuseJSON(w, r, code, message)
 		return
 	}
 	h.Rejects(r.URL.Path, d.rejectedTotal)
 
 	var result ingest.Result
-	var appendErr error
+	code, fault := http.StatusBadRequest, ""
 	if reports := d.result(); len(reports) > 0 {
-		result, appendErr = h.Append(r.Context(), reports, broken)
+		var err error
+		if result, err = h.Append(r.Context(), reports, broken); err != nil {
+			code, fault = h.Failed(w, r, err), err.Error()
+		}
 		h.Overwritten(r, result)
 	}
-	reply := h.merge(d, result)
-	code := http.StatusOK
 	switch {
-	case appendErr != nil:
-		code = h.Failed(w, r, appendErr)
-		reply.Error = appendErr.Error()
+	case fault != "":
 	case broken != nil || !whole || d.malformed != "":
-		code = http.StatusBadRequest
-		reply.Error = h.complaint(d, enc, broken, whole)
+		fault = h.complaint(d, enc, broken, whole)
 	case d.values == 0:
-		code = http.StatusBadRequest
-		reply.Error = "the body is empty, want a report"
-	case reply.Accepted == 0 && len(reply.Rejected) > 0:
-		code = http.StatusBadRequest
-		first := reply.Rejected[0]
-		reply.Error = fmt.Sprintf("every measurement was rejected, measurement %d because: %s (%s)",
-			first.Index, first.Message, first.Reason)
+		fault = "the body is empty, want a report"
+	default:
+		code = http.StatusOK
 	}
-	if reply.Error != "" {
-		reply.Status = "error"
+	rejected := d.rejectedTotal + len(result.Rejected)
+	// Ingest numbers only the measurements that it received.
+	for _, rej := range result.Rejected {
+		rej.Index = d.indexes[rej.Index]
+		d.rejected = append(d.rejected, rej)
 	}
-	respond.JSON(w, code, reply)
+	slices.SortStableFunc(d.rejected, func(a, b ingest.Rejection) int { return cmp.Compare(a.Index, b.Index) })
+	result.Rejected = d.rejected
+	push.WriteReply(w, &h.Limits, result, rejected, code, fault)
 }
 
 // complaint describes in one sentence what is wrong with the body. A body that broke off usually
@@ -120,27 +110,4 @@ func (h *handler) complaint(d *decoder, enc push.Encoding, broken error, whole b
 		return fmt.Sprintf("before any measurement, at byte %d: %s", len(d.Text), cause)
 	}
 	return d.malformed
-}
-
-// merge combines the rejections of decoding and of ingest, sorted by index. Ingest numbers only the
-// measurements that it received, so merge maps its indexes back to the body's.
-func (h *handler) merge(d *decoder, result ingest.Result) wire.Report {
-	reply := wire.Report{
-		Accepted: result.Accepted,
-		Rejected: make([]wire.Rejection, 0, min(d.rejectedTotal+len(result.Rejected), h.Limits.Rejections)),
-	}
-	all := d.rejected
-	for _, rej := range result.Rejected {
-		rej.Index = d.indexes[rej.Index]
-		all = append(all, rej)
-	}
-	d.rejected = all
-	slices.SortStableFunc(all, func(a, b ingest.Rejection) int { return cmp.Compare(a.Index, b.Index) })
-	for _, rej := range all[:cap(reply.Rejected)] {
-		reply.Rejected = append(reply.Rejected, wire.Rejection{Index: rej.Index, Reason: string(rej.Reason), Message: rej.Message})
-	}
-	if total := d.rejectedTotal + len(result.Rejected); total > len(reply.Rejected) {
-		reply.RejectedTotal = total
-	}
-	return reply
 }
