@@ -82,7 +82,6 @@ func (s *server) build(ctx context.Context) (err error) {
 		if s.lines != nil {
 			s.graphite = graphite.New(ctx, opts.Appender, s.clk, graphite.Options{
 				Sources: s.engine.policy.SourceLabels, Logger: component(s.log, "graphite"), Metrics: s.metrics,
-				Connections: s.accepts.graphite,
 			})
 		}
 		if opts.Extra, err = s.answers(opts.Annotations, turns, turnsAt("verifications", verifyTurns)); err != nil {

@@ -7,7 +7,7 @@
 //  1. Nothing that was read is lost while the process lives: what ingest does not take is tried
 //     again, unless the store refuses it for good, and until then no more is read from that
 //     connection. What the sender has sent meanwhile waits in the kernels, and in the sender.
-//  2. Bounded: the connections, what each holds of its lines, and how many are decoded at once.
+//  2. Bounded: what each connection holds of its lines, and how many are decoded at once. The listener bounds the connections.
 //  3. Lines that ingest does not take hold up their own connection and no other: they give up what
 //     decoding takes while they wait, and those that are tried again use half of it at most.
 //  4. A line that cannot be taken is counted and told of, and the others are kept.
@@ -36,7 +36,7 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// Connections is the default maximum number of open connections.
+// Connections is the maximum number of open connections, for the listener.
 const Connections = 1024
 
 const (
@@ -61,8 +61,6 @@ type Appender interface {
 type Options struct {
 	// Sources say which tag holds the source of a series.
 	Sources metric.SourceLabels
-	// Connections bounds the open connections; others wait to be accepted. The default is 1024.
-	Connections int
 	// Idle is the maximum time for which a connection may be silent. The default is 30m.
 	Idle time.Duration
 	// LineBytes bounds the buffered part of an incomplete line. The default is 64 KiB.
@@ -80,7 +78,6 @@ type Options struct {
 }
 
 func (o *Options) ensureDefaults() {
-	o.Connections = cmp.Or(o.Connections, Connections)
 	o.Idle = cmp.Or(o.Idle, 30*time.Minute)
 	o.LineBytes = cmp.Or(o.LineBytes, 64<<10)
 	o.BatchBytes = max(cmp.Or(o.BatchBytes, 256<<10), o.LineBytes+1)
@@ -98,7 +95,6 @@ type Server struct {
 	clk     clock.Clock
 	opts    Options
 	metrics metrics
-	slots   chan struct{} // has a value for each open connection
 	batches chan *batch   // idle batches
 	retries chan struct{} // has a value for each batch in use by a retry
 
@@ -155,7 +151,6 @@ func New(ctx context.Context, to Appender, clk clock.Clock, opts Options) *Serve
 				Help: "Open connections.",
 			}),
 		},
-		slots:    make(chan struct{}, opts.Connections),
 		batches:  make(chan *batch, opts.Batches),
 		retries:  make(chan struct{}, max(1, opts.Batches/2)),
 		badLines: limits.NewThrottle(clk, logEvery), refusals: limits.NewThrottle(clk, logEvery), givenUp: limits.NewThrottle(clk, logEvery),
@@ -179,21 +174,16 @@ func (s *Server) Serve(l net.Listener) error {
 		return l.Close()
 	}
 	for wait := firstWait; ; {
-		select {
-		case s.slots <- struct{}{}:
-		case <-s.ctx.Done():
-			return nil
-		}
 		conn, err := l.Accept()
 		if err != nil {
-			<-s.slots
 			if errors.Is(err, net.ErrClosed) {
 				return nil
 			}
 			// For example, too many open files: connections that end make room.
 			s.opts.Logger.Warn("cannot accept connections; retrying", "err", err, "again_in", wait)
-			// The select above notices if ctx has ended.
-			_ = s.clk.Sleep(s.ctx, wait)
+			if s.clk.Sleep(s.ctx, wait) != nil {
+				return nil
+			}
 			wait = min(2*wait, lastWait)
 			continue
 		}
@@ -209,7 +199,6 @@ func (s *Server) add(conn net.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closing {
-		<-s.slots
 		return false
 	}
 	s.conns[conn] = true
@@ -221,7 +210,6 @@ func (s *Server) add(conn net.Conn) bool {
 			delete(s.conns, conn)
 			s.mu.Unlock()
 			s.metrics.connections.Dec()
-			<-s.slots
 		}()
 		s.serve(conn)
 	})
@@ -297,7 +285,8 @@ func (s *Server) serve(conn net.Conn) {
 		if !known {
 			var protocol string
 			if protocol, known = stranger(buf); protocol != "" {
-				s.turnAway(from, protocol)
+				s.metrics.strangers.Inc()
+				s.note(s.strangers, slog.LevelWarn, "connection closed, nothing of it is stored: it speaks another protocol than Graphite's", from, "protocol", protocol)
 				return
 			}
 		}
@@ -330,14 +319,6 @@ func (s *Server) serve(conn net.Conn) {
 	}
 }
 
-// turnAway counts a connection of another protocol, of which nothing is taken.
-func (s *Server) turnAway(from net.Addr, protocol string) {
-	s.metrics.strangers.Inc()
-	if skipped, ok := s.strangers.Pass(); ok {
-		s.opts.Logger.Warn("connection closed, nothing of it is stored: it speaks another protocol than Graphite's", "from", from, "protocol", protocol, "more_since_last", skipped)
-	}
-}
-
 // ended reports a connection that did not end between two lines. A partial line is dropped, as
 // carbon does: its number may lack digits.
 func (s *Server) ended(from net.Addr, err error, within bool) {
@@ -354,13 +335,18 @@ func (s *Server) ended(from net.Addr, err error, within bool) {
 func (s *Server) bad(from net.Addr, n int, what string) {
 	s.metrics.lines.Add(float64(n))
 	s.metrics.invalid.Add(float64(n))
-	s.say(from, n, what)
+	s.rejected(from, n, what)
 }
 
-// say logs rejected lines.
-func (s *Server) say(from net.Addr, n int, first string) {
-	if skipped, ok := s.badLines.Pass(); ok {
-		s.opts.Logger.Warn("lines rejected", "from", from, "lines", n, "first", first, "more_since_last", skipped)
+// rejected logs rejected lines.
+func (s *Server) rejected(from net.Addr, n int, first string) {
+	s.note(s.badLines, slog.LevelWarn, "lines rejected", from, "lines", n, "first", first)
+}
+
+// note logs a message, unless one of its kind was logged a short time ago.
+func (s *Server) note(kind *limits.Throttle, level slog.Level, message string, from net.Addr, args ...any) {
+	if skipped, ok := kind.Pass(); ok {
+		s.opts.Logger.Log(s.ctx, level, message, append([]any{"from", from, "more_since_last", skipped}, args...)...)
 	}
 }
 
@@ -368,50 +354,39 @@ func (s *Server) say(from net.Addr, n int, first string) {
 func (s *Server) take(from net.Addr, lines []byte) bool {
 	// Take the time once: lines that are appended twice must have the same time.
 	nowMs := clock.NowMs(s.clk)
-	err := s.try(from, lines, nowMs)
+	err := s.try(from, lines, nowMs, nil)
 	for wait := firstWait; err != nil; wait = min(2*wait, lastWait) {
 		n := bytes.Count(lines, []byte{'\n'})
 		if s.ctx.Err() != nil {
-			s.lost(from, n, err)
+			s.opts.Logger.Error("lines lost: append failed while the process stops", "from", from, "lines", n, "err", err)
 			return false
 		}
 		if errors.Is(err, storage.ErrRefused) && !storage.IsAway(err) {
-			s.refused(from, n, err)
+			s.metrics.lines.Add(float64(n))
+			s.metrics.refused.Add(float64(n))
+			s.note(s.givenUp, slog.LevelError, "lines lost: the store permanently refuses some or all of them", from, "lines", n, "err", err)
 			return true
 		}
 		s.metrics.retries.Inc()
-		if skipped, ok := s.refusals.Pass(); ok {
-			s.opts.Logger.Warn("append failed; retrying, senders are blocked", "from", from, "lines", n, "more_since_last", skipped, "err", err)
-		}
+		s.note(s.refusals, slog.LevelWarn, "append failed; retrying, senders are blocked", from, "lines", n, "err", err)
 		// If ctx ends meanwhile, the last attempt below reports it.
 		_ = s.clk.Sleep(s.ctx, wait)
-		err = s.tryAgain(from, lines, nowMs)
+		err = s.try(from, lines, nowMs, s.retries)
 	}
 	return true
 }
 
-// refused gives up lines that the store does not take, or some of them.
-func (s *Server) refused(from net.Addr, n int, err error) {
-	s.metrics.lines.Add(float64(n))
-	s.metrics.refused.Add(float64(n))
-	if skipped, ok := s.givenUp.Pass(); ok {
-		s.opts.Logger.Error("lines lost: the store permanently refuses some or all of them", "from", from, "lines", n, "more_since_last", skipped, "err", err)
+// try decodes lines and appends their samples. On error, the lines do not count as ingested. Unless turns is nil, it waits for
+// one of them.
+func (s *Server) try(from net.Addr, lines []byte, nowMs int64, turns chan struct{}) error {
+	if turns != nil {
+		select {
+		case turns <- struct{}{}:
+			defer func() { <-turns }()
+		case <-s.ctx.Done():
+			return context.Cause(s.ctx)
+		}
 	}
-}
-
-// tryAgain is try for lines that were refused, and waits for its turn among those.
-func (s *Server) tryAgain(from net.Addr, lines []byte, nowMs int64) error {
-	select {
-	case s.retries <- struct{}{}:
-		defer func() { <-s.retries }()
-	case <-s.ctx.Done():
-		return context.Cause(s.ctx)
-	}
-	return s.try(from, lines, nowMs)
-}
-
-// try decodes lines and appends their samples. On error, the lines do not count as ingested.
-func (s *Server) try(from net.Addr, lines []byte, nowMs int64) error {
 	var b *batch
 	select {
 	case b = <-s.batches:
@@ -435,12 +410,7 @@ func (s *Server) try(from net.Addr, lines []byte, nowMs int64) error {
 		if series, ok := b.SeriesOf(all[0].Index); ok {
 			first = series + ": " + first
 		}
-		s.say(from, len(all), first)
+		s.rejected(from, len(all), first)
 	}
 	return nil
-}
-
-// lost logs lines that were read but cannot be stored.
-func (s *Server) lost(from net.Addr, n int, err error) {
-	s.opts.Logger.Error("lines lost: append failed while the process stops", "from", from, "lines", n, "err", err)
 }

@@ -226,30 +226,6 @@ func TestIdle(t *testing.T) {
 	ends(t, l.dial(t))
 }
 
-// At most the configured number of connections are served; the others follow when those have ended.
-func TestManyConnections(t *testing.T) {
-	const bound, all = 50, 2000
-	l := listen(t, Options{Connections: bound})
-	var wg sync.WaitGroup
-	most := 0.0
-	for i := range all {
-		c := l.dial(t)
-		send(t, c, fmt.Sprintf("m%d 1 1\n", i))
-		most = max(most, testutil.ToFloat64(l.metrics.connections))
-		wg.Go(func() {
-			// Wait for its turn.
-			for !l.has(fmt.Sprintf("|m%d[] 1 1000", i)) {
-				time.Sleep(time.Millisecond)
-			}
-			_ = c.Close()
-		})
-	}
-	wg.Wait()
-	assert.Equal(t, all, l.len())
-	assert.LessOrEqual(t, most, float64(bound))
-	assert.Positive(t, most)
-}
-
 // While nothing can be stored, senders are held up; in the end every line is stored, once.
 func TestFlood(t *testing.T) {
 	l := listen(t, Options{Batches: 2})
