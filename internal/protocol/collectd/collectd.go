@@ -2,9 +2,12 @@
 package collectd
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"net/http"
+	"unicode/utf8"
 
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
@@ -41,30 +44,30 @@ func New(in *push.Intake) http.Handler {
 	}
 }
 
+// maxList bounds the text of a value list. No list of collectd comes close.
+const maxList = 64 << 10
+
+// valueList is one reading of one plugin.
+type valueList struct {
+	Host           string     `json:"host"`
+	Plugin         string     `json:"plugin"`
+	PluginInstance string     `json:"plugin_instance"`
+	Type           string     `json:"type"`
+	TypeInstance   string     `json:"type_instance"`
+	Values         []*float64 `json:"values"`
+	Types          []string   `json:"dstypes"`
+	Names          []string   `json:"dsnames"`
+	Time           *float64   `json:"time"` // in seconds
+}
+
 // decoder decodes an array of value lists. Each value is a measurement; a faulty list
 // counts as one rejected measurement.
 type decoder struct {
 	jsonscan.Scanner
 	batch *ingest.Batch
 
-	list    valueList
 	labels  []metric.Label
 	scratch []byte
-	charged int // bytes of the arena charged so far
-}
-
-// maxValues bounds the values of one list. No type of collectd comes close.
-const maxValues = 1 << 10
-
-// valueList is one reading of one plugin.
-type valueList struct {
-	host, plugin, pluginInstance, kind, typeInstance string
-
-	values  []float64 // NaN for null
-	types   []string
-	names   []string
-	timeMs  int64
-	problem string // why the list is rejected
 }
 
 func (d *decoder) lists() bool {
@@ -79,12 +82,18 @@ func (d *decoder) lists() bool {
 			}
 			return ok
 		}
-		if !d.valueList() {
+		begin := d.Pos
+		if !d.Skip() {
 			return false
 		}
-		if d.batch.Charge(int64(len(d.Arena) - d.charged)) {
-			d.charged = len(d.Arena)
-			d.add()
+		text := d.Text[begin:d.Pos]
+		if !d.batch.Charge(int64(len(text))) { // its texts are copies
+			return true
+		}
+		if l, problem := read(text); problem != "" {
+			d.batch.Reject(ingest.ReasonInvalidValue, "%s", problem)
+		} else {
+			d.add(&l)
 		}
 		if d.batch.TooMany() {
 			return true
@@ -92,150 +101,40 @@ func (d *decoder) lists() bool {
 	}
 }
 
-// valueList decodes one value list into d.list.
-func (d *decoder) valueList() bool {
-	l := &d.list
-	*l = valueList{values: l.values[:0], types: l.types[:0], names: l.names[:0], timeMs: ingest.NoTime}
-	if d.Pos < len(d.Text) && d.Text[d.Pos] != '{' {
-		l.problem = "want a value list, which is an object"
-		return d.Skip()
-	}
-	d.Pos++
-	for first := true; ; first = false {
-		name, more, ok := d.Member(first)
-		if !ok || !more {
-			return ok
-		}
-		switch name {
-		case "host":
-			ok = d.word(name, &l.host)
-		case "plugin":
-			ok = d.word(name, &l.plugin)
-		case "plugin_instance":
-			ok = d.word(name, &l.pluginInstance)
-		case "type":
-			ok = d.word(name, &l.kind)
-		case "type_instance":
-			ok = d.word(name, &l.typeInstance)
-		case "dstypes":
-			ok = d.words(name, &l.types)
-		case "dsnames":
-			ok = d.words(name, &l.names)
-		case "values":
-			ok = d.each(name, func() bool {
-				if d.tooMany(name, len(l.values)) {
-					return d.Skip()
-				}
-				v := math.NaN()
-				if d.begins('n') {
-					l.values = append(l.values, v)
-					return d.Skip()
-				}
-				ok := d.float(name, &v)
-				l.values = append(l.values, v)
-				return ok
-			})
-		case "time":
-			var sec float64
-			if ok = d.float(name, &sec); ok && l.problem == "" {
-				// collectd writes times with three decimals. A float has about seven here, so
-				// rounding to microseconds first gives the exact millisecond.
-				l.timeMs = int64(math.Floor(math.Round(min(max(sec, -1), 1e12)*1e6) / 1e3))
-			}
-		default:
-			ok = d.Skip()
-		}
-		if !ok {
-			return false
-		}
-	}
-}
-
-func (d *decoder) begins(c byte) bool { return d.Pos < len(d.Text) && d.Text[d.Pos] == c }
-
-// misfit records a value of the wrong type and skips it.
-func (d *decoder) misfit(member, want string) bool {
-	if d.list.problem == "" {
-		d.list.problem = member + " is " + d.Kind() + ", not " + want
-	}
-	return d.Skip()
-}
-
-// tooMany returns whether a list with n elements of a member is full.
-func (d *decoder) tooMany(member string, n int) bool {
-	if n < maxValues {
-		return false
-	}
-	if d.list.problem == "" {
-		d.list.problem = fmt.Sprintf("more than %d %s", maxValues, member)
-	}
-	return true
-}
-
-func (d *decoder) word(member string, to *string) (ok bool) {
-	if !d.begins('"') {
-		return d.misfit(member, "a string")
-	}
-	*to, ok = d.Str()
-	return ok
-}
-
-func (d *decoder) words(member string, to *[]string) bool {
-	return d.each(member, func() bool {
-		if d.tooMany(member, len(*to)) {
-			return d.Skip()
-		}
-		*to = append(*to, "")
-		return d.word(member, &(*to)[len(*to)-1])
-	})
-}
-
-func (d *decoder) float(member string, to *float64) bool {
-	if d.Kind() != "a number" {
-		return d.misfit(member, "a number")
-	}
-	n, ok := d.Number()
-	if !ok {
-		return false
-	}
-	if v, ok := n.Float(); ok {
-		*to = v
-	} else if d.list.problem == "" {
-		d.list.problem = member + " is too large"
-	}
-	return true
-}
-
-func (d *decoder) each(member string, read func() bool) bool {
-	if !d.begins('[') {
-		return d.misfit(member, "an array")
-	}
-	d.Pos++
-	for first := true; ; first = false {
-		if more, ok := d.Element(first); !ok || !more {
-			return ok
-		}
-		if !read() {
-			return false
-		}
-	}
-}
-
-// add adds d.list to the batch.
-func (d *decoder) add() {
-	l := &d.list
+// read decodes a value list. problem is why it is rejected.
+func read(text []byte) (l valueList, problem string) {
 	switch {
-	case l.problem != "":
-	case l.plugin == "" || l.kind == "" || len(l.values) == 0:
-		l.problem = "a value list must have plugin, type and values"
-	case len(l.plugin)+len(l.kind) > ingest.MaxNameBytes:
-		l.problem = fmt.Sprintf("plugin and type have %d bytes, more than the limit of %d", len(l.plugin)+len(l.kind), ingest.MaxNameBytes)
-	case len(l.types) != len(l.values) || len(l.names) != len(l.values):
-		l.problem = fmt.Sprintf("%d values have %d dstypes and %d dsnames", len(l.values), len(l.types), len(l.names))
+	case text[0] != '{':
+		return l, "want a value list, which is an object"
+	case len(text) > maxList:
+		return l, fmt.Sprintf("the value list has %d bytes, more than the limit of %d", len(text), maxList)
+	case !utf8.Valid(text):
+		return l, "the value list is not valid UTF-8"
 	}
-	if l.problem != "" {
-		d.batch.Reject(ingest.ReasonInvalidValue, "%s", l.problem)
-		return
+	var kind *json.UnmarshalTypeError
+	if err := json.Unmarshal(text, &l); errors.As(err, &kind) {
+		return l, fmt.Sprintf("%s must not be a %.40s", kind.Field, kind.Value)
+	} else if err != nil {
+		return l, err.Error()
+	}
+	switch {
+	case l.Plugin == "" || l.Type == "" || len(l.Values) == 0:
+		return l, "a value list must have plugin, type and values"
+	case len(l.Plugin)+len(l.Type) > ingest.MaxNameBytes:
+		return l, fmt.Sprintf("plugin and type have %d bytes, more than the limit of %d", len(l.Plugin)+len(l.Type), ingest.MaxNameBytes)
+	case len(l.Types) != len(l.Values) || len(l.Names) != len(l.Values):
+		return l, fmt.Sprintf("%d values have %d dstypes and %d dsnames", len(l.Values), len(l.Types), len(l.Names))
+	}
+	return l, ""
+}
+
+// add adds a value list to the batch.
+func (d *decoder) add(l *valueList) {
+	timeMs := ingest.NoTime
+	if l.Time != nil {
+		// collectd writes times with three decimals. A float has about seven here, so
+		// rounding to microseconds first gives the exact millisecond.
+		timeMs = int64(math.Floor(math.Round(min(max(*l.Time, -1), 1e12)*1e6) / 1e3))
 	}
 	d.labels = d.labels[:0]
 	label := func(name, value string) {
@@ -243,19 +142,19 @@ func (d *decoder) add() {
 			d.labels = append(d.labels, metric.Label{Name: name, Value: value})
 		}
 	}
-	label("instance", l.host)
-	label(l.plugin, l.pluginInstance)
-	if l.pluginInstance == "" {
-		label(l.plugin, l.typeInstance)
+	label("instance", l.Host)
+	label(l.Plugin, l.PluginInstance)
+	if l.PluginInstance == "" {
+		label(l.Plugin, l.TypeInstance)
 	} else {
-		label("type", l.typeInstance)
+		label("type", l.TypeInstance)
 	}
-	for i, v := range l.values {
-		if math.IsNaN(v) {
+	for i, v := range l.Values {
+		if v == nil {
 			continue
 		}
 		d.batch.Series(d.name(l, i), d.labels)
-		if !d.batch.Add(l.timeMs, v) {
+		if !d.batch.Add(timeMs, *v) {
 			return
 		}
 	}
@@ -265,14 +164,14 @@ func (d *decoder) add() {
 func (d *decoder) name(l *valueList, i int) string {
 	d.scratch = append(d.scratch[:0], "collectd"...)
 	part := func(s string) { d.scratch = append(append(d.scratch, '_'), s...) }
-	if l.plugin != l.kind {
-		part(l.plugin)
+	if l.Plugin != l.Type {
+		part(l.Plugin)
 	}
-	part(l.kind)
-	if l.names[i] != "value" {
-		part(l.names[i])
+	part(l.Type)
+	if l.Names[i] != "value" {
+		part(l.Names[i])
 	}
-	if l.types[i] == "counter" || l.types[i] == "derive" {
+	if l.Types[i] == "counter" || l.Types[i] == "derive" {
 		part("total")
 	}
 	return d.batch.Own(d.scratch)

@@ -58,7 +58,7 @@ func TestCollectd(t *testing.T) {
 			`{"accepted":1,"rejected":[{"index":0,"reason":"invalid_value","message":"want a value list, which is an object"}]}`,
 		},
 		{"lengths", `[{"values":[7],"dstypes":[],"dsnames":["value"],"plugin":"p","type":"t"}]`, 400, "", "1 values have 0 dstypes and 1 dsnames"},
-		{"types", `[{"values":[7],"dstypes":["gauge"],"dsnames":[3],"plugin":"p","type":"t"}]`, 400, "", "dsnames is a number, not a string"},
+		{"types", `[{"values":[7],"dstypes":["gauge"],"dsnames":[3],"plugin":"p","type":"t"}]`, 400, "", "dsnames must not be a number"},
 		{"a notification", `[{"labels":{},"annotations":{}}]`, 400, "", "a value list must have plugin, type and values"},
 		{"no array", load, 400, "", "at byte 0: unexpected '{', want an array of value lists"},
 		{"broken off", "[" + load + `,{"values":[`, 400, "collectd_load_longterm", `"accepted":2`},
