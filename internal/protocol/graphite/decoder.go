@@ -131,12 +131,8 @@ func unixMs(s string, nowMs int64) (int64, bool) {
 	if s == "" || s == "-1" {
 		return nowMs, true
 	}
-	// Avoid floats: seconds times 1000 may come out just below a whole number.
-	whole, fraction, _ := strings.Cut(s, ".")
-	if sec, err := strconv.ParseUint(whole, 10, 53); err == nil {
-		if ms, ok := thousandths(fraction); ok {
-			return int64(sec)*1000 + ms, true
-		}
+	if sec, err := strconv.ParseUint(s, 10, 53); err == nil {
+		return int64(sec) * 1000, true
 	}
 	v, ok := number(s)
 	switch {
@@ -145,23 +141,6 @@ func unixMs(s string, nowMs int64) (int64, bool) {
 	case v > -2 && v <= -1: // carbon truncates such times to -1
 		return nowMs, true
 	}
-	return int64(math.Floor(v * 1000)), true
-}
-
-// thousandths returns the first three digits of a fraction and drops the others.
-func thousandths(digits string) (int64, bool) {
-	ms := int64(0)
-	for i := range max(len(digits), 3) {
-		c := byte('0')
-		if i < len(digits) {
-			c = digits[i]
-		}
-		if c < '0' || c > '9' {
-			return 0, false
-		}
-		if i < 3 {
-			ms = ms*10 + int64(c-'0')
-		}
-	}
-	return ms, true
+	// Seconds times 1000 may come out just below a whole number. A float of today has about six decimals.
+	return int64(math.Floor(math.Round(v*1e6) / 1e3)), true
 }
