@@ -86,16 +86,14 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	enc, err := push.ParseEncoding(r.Header, push.Identity)
-	var src io.ReadCloser
-	if err == nil {
-		src, err = enc.Open(r.Body)
+	if err == nil && enc == push.Snappy {
+		err = errors.New("the Content-Encoding snappy is not supported here: use gzip or zstd")
 	}
 	if err != nil {
 		w.Header().Set("Accept-Encoding", "gzip, zstd")
 		im.answer(w, http.StatusUnsupportedMediaType, err.Error())
 		return
 	}
-	defer src.Close()
 	client := h.Clients.Of(r.RemoteAddr)
 	im.claim, im.remarks.parsed = h.opts.Budget.Claim(client), h.opts.Budget.Claim(client)
 	defer im.claim.Release()
@@ -106,8 +104,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	err = respond.ErrNoRoom
 	if im.claim.Grow(memory(enc)) {
-		im.body = bufio.NewReaderSize(src, bufferBytes(enc))
-		err = im.read(enc)
+		err = im.read(enc, r.Body)
 	}
 	im.claim.Shrink(replyBytes) // the client may take arbitrarily long to read the reply
 	if err == nil {
@@ -169,32 +166,36 @@ type lineError struct {
 func (e *lineError) Error() string { return fmt.Sprintf("line %d: %s", e.line, e.message) }
 
 // read takes the body line by line, and makes it durable.
-func (im *importing) read(enc push.Encoding) error {
-	if enc != push.Identity {
-		if _, err := im.body.Peek(heldBytes); errors.Is(err, push.ErrUntrusted) {
-			return im.damaged(err)
+func (im *importing) read(enc push.Encoding, body io.Reader) error {
+	from, release, err := im.h.Open(enc, body)
+	defer release()
+	if err == nil {
+		im.body = bufio.NewReaderSize(from, bufferBytes(enc))
+		if enc != push.Identity {
+			if _, err = im.body.Peek(heldBytes); !errors.Is(err, push.ErrUntrusted) {
+				err = nil // next returns it behind the lines before it
+			}
 		}
 	}
-	for {
-		text, err := im.next()
+	for err == nil {
+		var text []byte
+		text, err = im.next()
 		if err == nil || errors.Is(err, io.EOF) {
 			if err := im.take(text, err != nil); err != nil {
 				return err
 			}
 		}
-		tooLarge := (*respond.TooLargeError)(nil)
-		switch {
-		case err == nil:
-		case errors.Is(err, io.EOF):
-			return im.flush()
-		case errors.Is(err, push.ErrUntrusted):
-			return im.damaged(err)
-		case errors.As(err, &tooLarge), errors.Is(err, respond.ErrNoRoom):
-			return cmp.Or(im.flush(), err)
-		default:
-			return im.breakOff(err)
-		}
 	}
+	tooLarge := (*respond.TooLargeError)(nil)
+	switch {
+	case errors.Is(err, io.EOF):
+		return im.flush()
+	case errors.Is(err, push.ErrUntrusted):
+		return im.damaged(err)
+	case errors.As(err, &tooLarge), errors.Is(err, respond.ErrNoRoom):
+		return cmp.Or(im.flush(), err)
+	}
+	return im.breakOff(err)
 }
 
 // next returns the next line of the body, without its line feed. It is valid until the next call. At the end of the body, io.EOF

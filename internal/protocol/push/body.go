@@ -192,33 +192,46 @@ func (s *bodies) decode(from io.Reader, enc Encoding, b *body) (err error) {
 	return err
 }
 
-func (s *bodies) gunzip(from *arriving, b *body) error {
+// StreamBytes returns the memory that the decompressor of a body of any length takes.
+func (e Encoding) StreamBytes() int64 {
+	if e == Zstd {
+		return zstdWindowBytes
+	}
+	return 0
+}
+
+// Open decompresses a body of any length as it is read, unless it is snappy. Read returns ErrUntrusted at the latest behind all
+// data. release gives the decompressor back.
+func (in *Intake) Open(enc Encoding, body io.Reader) (from io.Reader, release func(), err error) {
+	switch enc {
+	case gzipped:
+		return in.bodies.gzipped(&arriving{from: body})
+	case Zstd:
+		wire := &arriving{from: body}
+		return in.bodies.zstd(wire, wire, zstdWindowBytes)
+	case Identity, Snappy:
+	}
+	return body, func() {}, nil
+}
+
+// gzipped reads the header of a gzip body, and returns a reader of what is behind it.
+func (s *bodies) gzipped(wire *arriving) (from io.Reader, release func(), err error) {
 	zr, ok := s.gzips.Get().(*gzip.Reader)
 	if !ok {
 		zr = new(gzip.Reader)
 	}
-	defer s.gzips.Put(zr)
-	if err := zr.Reset(from); err != nil {
-		return from.judge(err)
+	release = func() { s.gzips.Put(zr) }
+	if err := zr.Reset(wire); err != nil {
+		return nil, release, wire.judge(err)
 	}
-	var err error
-	b.Data, err = s.fill(b, b.Data, unpacked{zr, from}, s.limits.BodyBytes)
-	return err
+	return unpacked{zr, wire}, release, nil
 }
 
-func (s *bodies) unzstd(from *arriving, b *body) error {
-	var start [zstd.HeaderMaxSize]byte
-	n, err := io.ReadFull(from, start[:])
-	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
-		return err
-	}
-	// A few bytes can request a full window.
-	window, pool := zstdWindow(start[:n]), &s.smallZstds
+// zstd returns a reader of what a zstd body decompresses to. Its frames have at most the window, which is one of the two sizes.
+func (s *bodies) zstd(body io.Reader, wire *arriving, window int64) (from io.Reader, release func(), err error) {
+	pool := &s.smallZstds
 	if window > zstdSmallBytes {
 		pool = &s.zstds
-	}
-	if !b.claim.Grow(window) {
-		return respond.ErrNoRoom
 	}
 	zr, ok := pool.Get().(*zstd.Decoder)
 	if !ok {
@@ -231,18 +244,42 @@ func (s *bodies) unzstd(from *arriving, b *body) error {
 			zstd.WithDecoderMaxMemory(uint64(max(s.limits.BodyBytes, zstdWindowBytes))),
 			zstd.WithDecodeBuffersBelow(0))
 		if err != nil {
-			return err
+			return nil, func() {}, err
 		}
 	}
-	defer func() {
+	release = func() {
 		if zr.Reset(nil) == nil {
 			pool.Put(zr)
 		}
-	}()
-	if err := zr.Reset(io.MultiReader(bytes.NewReader(start[:n]), from)); err != nil {
+	}
+	return unpacked{zr, wire}, release, zr.Reset(body)
+}
+
+func (s *bodies) gunzip(wire *arriving, b *body) error {
+	from, release, err := s.gzipped(wire)
+	defer release()
+	if err == nil {
+		b.Data, err = s.fill(b, b.Data, from, s.limits.BodyBytes)
+	}
+	return err
+}
+
+func (s *bodies) unzstd(wire *arriving, b *body) error {
+	var start [zstd.HeaderMaxSize]byte
+	n, err := io.ReadFull(wire, start[:])
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return err
 	}
-	b.Data, err = s.fill(b, b.Data, unpacked{zr, from}, s.limits.BodyBytes)
+	// A few bytes can request a full window.
+	window := zstdWindow(start[:n])
+	if !b.claim.Grow(window) {
+		return respond.ErrNoRoom
+	}
+	from, release, err := s.zstd(io.MultiReader(bytes.NewReader(start[:n]), wire), wire, window)
+	defer release()
+	if err == nil {
+		b.Data, err = s.fill(b, b.Data, from, s.limits.BodyBytes)
+	}
 	if errors.Is(err, zstd.ErrWindowSizeExceeded) || errors.Is(err, zstd.ErrDecoderSizeExceeded) {
 		return &respond.TooLargeError{Message: fmt.Sprintf(
 			"the zstd body needs a window above %d bytes, the limit that follows from its first frame and RFC 9659: compress without --long or --ultra",
