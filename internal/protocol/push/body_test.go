@@ -319,6 +319,7 @@ func TestAppendErrors(t *testing.T) {
 		{storage.ErrTimeout, 503, "5"},
 		{storage.ErrOverloaded, 503, "5"},
 		{storage.ErrCorrupt, 500, ""},
+		{fmt.Errorf("samples not stored: %w", storage.ErrRefused), 400, ""},
 		{context.DeadlineExceeded, 500, ""},
 	} {
 		t.Run(c.err.Error(), func(t *testing.T) {

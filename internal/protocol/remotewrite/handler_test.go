@@ -2,7 +2,6 @@ package remotewrite_test
 
 import (
 	"bytes"
-	"errors"
 	"io"
 	"math"
 	"net/http"
@@ -26,8 +25,6 @@ import (
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/protocol/push"
 	"github.com/quern/quern/internal/protocol/remotewrite"
-	"github.com/quern/quern/internal/protocol/respond"
-	"github.com/quern/quern/internal/storage"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -202,8 +199,6 @@ func TestRemoteWriteErrors(t *testing.T) {
 		enc     string
 		headers []string
 		err     error
-		drain   bool
-		set     func(*api.Options)
 		code    int
 		message string
 		retry   string
@@ -241,35 +236,12 @@ func TestRemoteWriteErrors(t *testing.T) {
 			name: "no snappy", request: both(up), enc: "gzip", headers: []string{"Content-Encoding", "snappy"}, code: 400, written: "0",
 			message: "the body cannot be decompressed: s2: corrupt input; nothing of it was kept",
 		},
-		{
-			name: "an encoding", request: both(up), headers: []string{"Content-Encoding", "lz4"}, code: 415, written: "0",
-			message: `the Content-Encoding "lz4" is not supported: use one of gzip, zstd, snappy, identity`,
-		},
-		{
-			name: "too large", request: both(up), set: func(o *api.Options) { o.Limits.BodyBytes = 10 }, code: 413, written: "0",
-			message: "the body is larger than the limit of 10 bytes when decompressed, nothing of it was kept: send smaller requests",
-		},
-		{
-			name: "too many", request: both(up, up), set: func(o *api.Options) { o.Limits.Measurements = 1 }, code: 413, written: "0",
-			message: "the body has more than the limit of 1 measurements, nothing of it was kept: send smaller requests",
-		},
 		{name: "busy", request: both(up), err: ingest.ErrBusy, code: 429, retry: "1", written: "0", message: "too many samples are waiting to be written"},
-		{
-			name: "no room", request: both(up), set: func(o *api.Options) { o.Bodies = apitest.Share(1) }, code: 429, retry: "1", written: "0",
-			message: "the bodies of other requests fill the memory for request bodies, try again",
-		},
-		{name: "the store is away", request: both(up), err: storage.ErrUnavailable, code: 503, retry: "5", written: "0", message: storage.ErrUnavailable.Error()},
-		{name: "refused for good", request: both(up), err: storage.ErrRefused, code: 400, written: "0", message: storage.ErrRefused.Error()},
-		{name: "a failure", request: both(up), err: errors.New("oh"), code: 500, written: "0", message: "oh"},
-		{name: "draining", request: both(up), drain: true, code: 503, retry: "5", written: "0", message: respond.Draining},
 	} {
 		for version, body := range map[string][]byte{protobuf1: c.request.v1, protobuf2: c.request.v2} {
 			t.Run(c.name+" of "+version, func(t *testing.T) {
 				a := &apitest.Appender{Err: c.err}
-				s := writeServer(t, a, c.set)
-				if c.drain {
-					s.Drain()
-				}
+				s := writeServer(t, a, nil)
 				enc := c.enc
 				if enc == "" {
 					enc = "snappy"
