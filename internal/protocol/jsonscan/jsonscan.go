@@ -468,7 +468,8 @@ func (n *Number) Float() (float64, bool) {
 }
 
 // Int returns the number as an int64 in any notation: 1e3 and 1000.0 are integers too. It returns
-// false if the number is not an integer or does not fit.
+// false if the number is not an integer or does not fit, or if it has a fraction or an exponent and a float does
+// not hold all integers up to it.
 func (n *Number) Int() (int64, bool) {
 	if n.plain && n.exact && n.mantissa <= math.MaxInt64 {
 		if n.neg {
@@ -476,51 +477,9 @@ func (n *Number) Int() (int64, bool) {
 		}
 		return int64(n.mantissa), true
 	}
-	return parseIntegral(n.Text, n.exp)
-}
-
-// parseIntegral is the slow path of Int. It works on the digits, so that no float rounds a time.
-// exp is the exponent of the last digit.
-func parseIntegral(text []byte, exp int) (int64, bool) {
-	var n uint64
-	digits, zeros := 0, 0 // digits that n has, from the first one that is not 0; zeros behind them
-	for _, c := range text {
-		switch {
-		case c == 'e' || c == 'E':
-			return integral(text[0] == '-', n, digits, exp+zeros)
-		case !isDigit(c):
-		case c == '0' && digits == 0:
-		case c == '0':
-			zeros++
-		case digits+zeros >= maxDigits: // n would be too large, or is not whole
-			return 0, false
-		default:
-			for ; zeros >= 0; zeros-- {
-				n *= 10
-				digits++
-			}
-			n += uint64(c - '0')
-			zeros = 0
-		}
-	}
-	return integral(text[0] == '-', n, digits, exp+zeros)
-}
-
-// integral returns ±n × 10^exp. n has so many digits, and does not end in 0 unless it is 0.
-func integral(neg bool, n uint64, digits, exp int) (int64, bool) {
-	if n == 0 {
-		return 0, true
-	}
-	if exp < 0 || digits+exp > maxDigits {
-		return 0, false
-	}
-	for range exp {
-		n *= 10
-	}
-	if neg {
-		return -int64(n), n <= -math.MinInt64
-	}
-	return int64(n), n <= math.MaxInt64
+	v, ok := n.Float()
+	tiny := v == 0 && n.mantissa != 0
+	return int64(v), ok && !tiny && v == math.Trunc(v) && math.Abs(v) <= 1<<53
 }
 
 func isDigit(c byte) bool { return c-'0' <= 9 }

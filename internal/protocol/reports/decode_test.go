@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"math/big"
 	"slices"
 	"strconv"
 	"strings"
@@ -238,16 +237,11 @@ func oracleTime(v json.RawMessage) (int64, bool) {
 	if v[0] == '"' || json.Unmarshal(v, &text) != nil {
 		return 0, false
 	}
-	// big.Rat would expand a huge exponent; such numbers are 0 or not an int64.
-	if e := strings.IndexAny(string(text), "eE"); e >= 0 {
-		if exp, err := strconv.Atoi(string(text[e+1:])); err != nil || exp > 10_000 || exp < -10_000 {
-			zero := strings.Trim(string(text[:e]), "-0.") == ""
-			return 0, zero
-		}
+	if ms, err := strconv.ParseInt(string(text), 10, 64); err == nil {
+		return ms, ms != ingest.NoTime
 	}
-	r, ok := new(big.Rat).SetString(string(text))
-	if !ok || !r.IsInt() || !r.Num().IsInt64() || r.Num().Int64() == ingest.NoTime {
-		return 0, false
-	}
-	return r.Num().Int64(), true
+	f, err := strconv.ParseFloat(string(text), 64)
+	digits, _, _ := strings.Cut(strings.ToLower(string(text)), "e")
+	tiny := f == 0 && strings.ContainsAny(digits, "123456789")
+	return int64(f), err == nil && !tiny && f == math.Trunc(f) && math.Abs(f) <= 1<<53
 }
