@@ -17,6 +17,7 @@ import (
 	"hash/maphash"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -97,7 +98,7 @@ type Querier struct {
 	clock     clock.Clock
 	opts      Options
 	damaged   prometheus.Counter
-	ahead     ahead
+	reach     atomic.Pointer[reach]
 	looks     *limits.Errands[question, sighted]
 	seed      maphash.Seed
 	unpacked  *unpacked
@@ -129,7 +130,6 @@ func New(p Parts, opts Options) *Querier {
 		wholeFrom: p.WholeFrom,
 		clock:     p.Clock,
 		opts:      opts.EnsureDefaults(),
-		ahead:     ahead{asking: limits.NewErrand(opts.Beside)},
 		looks:     limits.NewErrands[question, sighted](opts.Beside, maxLooks),
 		seed:      maphash.MakeSeed(),
 		unpacked:  newUnpacked(p.Settings.GroupSize, maxUnpacked, opts.Metrics),

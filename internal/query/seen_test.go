@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -299,57 +298,4 @@ func TestLooksAreNotedByGroup(t *testing.T) {
 		require.Less(t, tries, 10)
 	}
 	require.Equal(t, 13+tries-1, reads)
-}
-
-// TestAheadIsAskedOnce: while the store does not answer, requests wait for one question, no longer
-// than they have time, and then do without for a while.
-func TestAheadIsAskedOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, querytest.Settings(), retention)
-		w.series(0, "m", "a")
-		w.put(metric.Sample{Schedule: 0, TimeMs: noon})
-		away := true
-		w.store.asked = func(context.Context) error {
-			if !away {
-				return nil
-			}
-			time.Sleep(15 * time.Second)
-			return errors.New("away")
-		}
-		groups, err := w.q.Groups(t.Context(), w.sel("m")...)
-		require.NoError(t, err)
-		ask := func(ctx context.Context) (n int, err error) {
-			err = groups[0].Samples(ctx, midnight, math.MaxInt64, new(query.Warnings), func(int) error { return nil }, func(_ int, samples []metric.Sample) error {
-				n += len(samples)
-				return nil
-			})
-			return n, err
-		}
-		began := time.Now()
-		impatient, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		_, err = ask(impatient)
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		require.Equal(t, time.Second, time.Since(began))
-		var wg sync.WaitGroup
-		for range 10 {
-			wg.Go(func() {
-				n, err := ask(t.Context())
-				require.NoError(t, err)
-				require.Equal(t, 1, n)
-			})
-		}
-		wg.Wait()
-		require.Equal(t, 15*time.Second, time.Since(began))
-		_, err = ask(t.Context())
-		require.NoError(t, err)
-		require.Equal(t, 1, w.store.slices, "that it did not answer is kept")
-		away = false
-		w.clock.Set(w.clock.Now().Add(10 * time.Second))
-		for range 2 {
-			_, err = ask(t.Context())
-			require.NoError(t, err)
-		}
-		require.Equal(t, 2, w.store.slices)
-	})
 }
