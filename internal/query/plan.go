@@ -20,53 +20,22 @@ type part struct {
 	toMs   int64
 }
 
-// Plan says what to read for a range: rows as far as they have been ground, then finer rows, then samples. See planner.
+// Plan says what to read for a range: rows as far as they have been ground, then finer rows, then samples. See Planner.
 type Plan struct {
 	ladder metric.Ladder
 	parts  []part
 }
 
-// Planner makes plans for groups.
-type Planner struct {
-	*planner
-	cut  func(*planner) []part
-	warn *Warnings
-	// parts are those of all groups without late data.
-	parts []part
-}
-
-// plans finds out what there is to read in [startMs, endMs), by rows of levels, coarsest first, that straddle no borders; see
-// planner.plan. Warnings say what is missing.
-func (q *Querier) plans(
-	ctx context.Context, startMs, endMs int64, levels []metric.Bucket, borders func(tMs int64) int64, warn *Warnings,
-) (*Planner, error) {
-	endMs = q.untilMs(ctx, endMs)
-	p, err := q.planner(ctx, startMs, endMs, levels, warn)
-	if err != nil {
-		return nil, err
-	}
-	out := &Planner{planner: p, warn: warn, cut: func(p *planner) []part { return p.plan(startMs, endMs, levels, borders) }}
-	out.parts = out.warned(p)
-	return out, nil
-}
-
 // For returns the plan for a group. Late data can make the plans of two groups differ.
 func (p *Planner) For(g Group) *Plan {
 	parts := p.parts
-	if late := p.forGroup(g); late != p.planner {
-		parts = p.warned(late)
+	if late := p.forGroup(g); late != p {
+		parts = late.plan()
 	}
 	return &Plan{ladder: p.ladder, parts: parts}
 }
 
-// warned returns the parts that a planner cuts the range into, and warns of rows that are not ground.
-func (p *Planner) warned(by *planner) []part {
-	parts := p.cut(by)
-	by.warnUnground(parts, p.warn)
-	return parts
-}
-
-// planner cuts a range into parts and chooses the best bucket for each.
+// Planner cuts a range into parts and chooses the best bucket for each.
 //
 //  1. Parts follow each other without overlap, and a row is used only if it lies entirely within a
 //     part. So no sample counts twice, whatever the retention and however many buckets take part.
@@ -79,8 +48,16 @@ func (p *Planner) warned(by *planner) []part {
 //
 // If only rows too coarse for the range's ends are left, a row counts at the time at which it
 // starts.
-type planner struct {
-	ladder metric.Ladder
+type Planner struct {
+	ladder         metric.Ladder
+	startMs, endMs int64
+	// levels are those whose rows may be used, coarsest first. borders returns the next border after a time that no row may
+	// straddle; nil means that only the range's ends are borders.
+	levels  []metric.Bucket
+	borders func(tMs int64) int64
+	warn    *Warnings
+	parts   []part // those of all groups without late data
+
 	// keptMs is, for each bucket, the time from which its rows still exist.
 	keptMs []int64
 	// openMs is the time from which no row of a level has been ground. ungroundMs are the starts of
@@ -93,32 +70,38 @@ type planner struct {
 	fromMs, toMs int64
 }
 
-// planner finds out what there is to read now in [startMs, endMs) at the given levels. A warning
-// says when it may not know all late data.
+// planner finds out what there is to read now in [startMs, endMs) at the given levels; see Planner. Warnings say what is
+// missing, and when it may not know all late data.
 func (q *Querier) planner(
-	ctx context.Context, startMs, endMs int64, levels []metric.Bucket, warn *Warnings,
-) (*planner, error) {
-	nowMs := q.nowMs()
+	ctx context.Context, startMs, endMs int64, levels []metric.Bucket, borders func(tMs int64) int64, warn *Warnings,
+) (*Planner, error) {
+	endMs = q.untilMs(ctx, endMs)
 	n := int(q.ladder.Top()) + 1
-	p := &planner{
-		ladder:     q.ladder,
-		keptMs:     q.keptMs(nowMs),
-		openMs:     make([]int64, n),
-		ungroundMs: make([][]int64, n),
+	p := &Planner{
+		ladder: q.ladder, startMs: startMs, endMs: endMs, levels: levels, borders: borders, warn: warn,
+		keptMs: q.keptMs(q.nowMs()), openMs: make([]int64, n), ungroundMs: make([][]int64, n),
 	}
-	if len(levels) == 0 && startMs >= p.keptMs[metric.Raw] {
-		return p, nil
+	if len(levels) > 0 || startMs < p.keptMs[metric.Raw] {
+		if err := q.addLate(ctx, p); err != nil {
+			return nil, err
+		}
 	}
-	if err := q.addLate(ctx, p, startMs, endMs, warn); err != nil {
-		return nil, err
+	if len(levels) > 0 {
+		if err := q.addOutstanding(ctx, p); err != nil {
+			return nil, err
+		}
 	}
-	if len(levels) == 0 {
-		return p, nil
-	}
+	p.parts = p.plan()
+	return p, nil
+}
+
+// addOutstanding has the planner know which rows of its levels, and of finer ones, have not been ground.
+func (q *Querier) addOutstanding(ctx context.Context, p *Planner) error {
+	nowMs, startMs, endMs, levels := q.nowMs(), p.startMs, p.endMs, p.levels
 	fromMs, coarsest := metric.AlignDown(startMs, q.ladder.WidthMs(q.ladder.Top())), slices.Max(levels)
 	open, err := q.outstanding(ctx, coarsest, fromMs, min(endMs, nowMs))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	for level := metric.Bucket(1); level <= coarsest; level++ {
 		width := q.ladder.WidthMs(level)
@@ -137,7 +120,7 @@ func (q *Querier) planner(
 		slices.Sort(unground)
 		p.ungroundMs[level] = slices.Compact(unground)
 	}
-	return p, nil
+	return nil
 }
 
 // outstanding returns the open slices of the buckets below coarsest, at least those that start in
@@ -188,7 +171,7 @@ func (q *Querier) unread(open []storage.SliceKey, err error, coarsest metric.Buc
 
 // addLate loads the late data into the planner. It MUST run before slice states are read; see
 // package late.
-func (q *Querier) addLate(ctx context.Context, p *planner, startMs, endMs int64, warn *Warnings) error {
+func (q *Querier) addLate(ctx context.Context, p *Planner) error {
 	if q.opts.Late == nil {
 		return nil
 	}
@@ -197,20 +180,20 @@ func (q *Querier) addLate(ctx context.Context, p *planner, startMs, endMs int64,
 	case view == nil: // nobody waited for it
 		return err
 	case err != nil:
-		warn.Add("incomplete: late samples may be missing from roll-up rows: %v", err)
+		p.warn.Add("incomplete: late samples may be missing from roll-up rows: %v", err)
 		for _, b := range p.ladder.Levels() {
-			warn.reads.late(b, startMs, endMs)
+			p.warn.reads.late(b, p.startMs, p.endMs)
 		}
 	}
 	if !view.Empty() {
 		width := p.ladder.WidthMs(p.ladder.Top())
-		p.late, p.fromMs, p.toMs = view, metric.AlignDown(startMs, width), metric.AlignUp(endMs, width)
+		p.late, p.fromMs, p.toMs = view, metric.AlignDown(p.startMs, width), metric.AlignUp(p.endMs, width)
 	}
 	return nil
 }
 
 // forGroup returns the planner for the series of a group: late data differs by block.
-func (p *planner) forGroup(g Group) *planner {
+func (p *Planner) forGroup(g Group) *Planner {
 	if p.late == nil {
 		return p
 	}
@@ -240,7 +223,7 @@ func (p *planner) forGroup(g Group) *planner {
 
 // warnUnground names the rows that the parts read before they are ground, because nothing finer is
 // left.
-func (p *planner) warnUnground(parts []part, warn *Warnings) {
+func (p *Planner) warnUnground(parts []part) {
 	for _, part := range parts {
 		if part.bucket == metric.Raw {
 			continue
@@ -254,9 +237,9 @@ func (p *planner) warnUnground(parts []part, warn *Warnings) {
 			for n < len(all) && all[n] < part.toMs && all[n] == all[n-1]+width {
 				n++
 			}
-			warn.Add("incomplete: samples from %s to %s are not yet ground into the %s rows",
+			p.warn.Add("incomplete: samples from %s to %s are not yet ground into the %s rows",
 				metric.Slice{StartMs: all[0]}, metric.Slice{StartMs: all[n-1] + width}, p.ladder.Name(part.bucket))
-			warn.reads.late(part.bucket, all[0], all[n-1]+width)
+			p.warn.reads.late(part.bucket, all[0], all[n-1]+width)
 			all = all[n:]
 		}
 	}
@@ -265,14 +248,14 @@ func (p *planner) warnUnground(parts []part, warn *Warnings) {
 // lateRows returns a function that warns, for each group, of the rows of a level in [fromMs, toMs)
 // that lack late data. It serves requests for exactly these rows.
 func (q *Querier) lateRows(ctx context.Context, level metric.Bucket, fromMs, toMs int64, warn *Warnings) (func(g Group), error) {
-	p := &planner{ladder: q.ladder, ungroundMs: make([][]int64, q.ladder.Top()+1)}
+	p := &Planner{ladder: q.ladder, startMs: fromMs, endMs: toMs, warn: warn, ungroundMs: make([][]int64, q.ladder.Top()+1)}
 	if fromMs >= toMs {
 		return func(Group) {}, nil
 	}
-	if err := q.addLate(ctx, p, fromMs, toMs, warn); err != nil {
+	if err := q.addLate(ctx, p); err != nil {
 		return nil, err
 	}
-	return func(g Group) { p.forGroup(g).warnUnground([]part{{bucket: level, fromMs: fromMs, toMs: toMs}}, warn) }, nil
+	return func(g Group) { p.forGroup(g).warnUnground([]part{{bucket: level, fromMs: fromMs, toMs: toMs}}) }, nil
 }
 
 // keptMs returns the time from which each bucket is whole, rounded up to a row of the next bucket.
@@ -287,23 +270,21 @@ func (q *Querier) keptMs(nowMs int64) []int64 {
 	return out
 }
 
-// plan cuts [startMs, endMs). levels are the levels whose rows may be used, coarsest first. borders
-// returns the next border after a time that no row may straddle; nil means that only the range's
-// ends are borders. Where neither these levels nor raw still have data, plan uses the finest level
-// that does.
-func (p *planner) plan(startMs, endMs int64, levels []metric.Bucket, borders func(tMs int64) int64) []part {
+// plan cuts the range, and warns of rows that are not ground. Where neither the levels nor raw still have data, plan uses
+// the finest level that does.
+func (p *Planner) plan() []part {
 	var parts []part
-	for t := startMs; t < endMs; {
-		limit := endMs
-		if borders != nil {
-			limit = min(limit, borders(t))
+	for t := p.startMs; t < p.endMs; {
+		limit := p.endMs
+		if p.borders != nil {
+			limit = min(limit, p.borders(t))
 		}
-		next, ok := p.fromLevels(t, limit, levels)
+		next, ok := p.fromLevels(t, limit)
 		if !ok {
-			next, ok = p.fromRaw(t, endMs, levels)
+			next, ok = p.fromRaw(t)
 		}
 		if !ok {
-			next, ok = p.fromLeft(t, endMs, levels)
+			next, ok = p.fromLeft(t)
 		}
 		t = next.toMs
 		if !ok {
@@ -315,17 +296,18 @@ func (p *planner) plan(startMs, endMs int64, levels []metric.Bucket, borders fun
 			parts = append(parts, next)
 		}
 	}
+	p.warnUnground(parts)
 	return parts
 }
 
 // fromLevels returns the part starting at t that the coarsest possible level answers.
-func (p *planner) fromLevels(t, limit int64, levels []metric.Bucket) (part, bool) {
-	for i, b := range levels {
+func (p *Planner) fromLevels(t, limit int64) (part, bool) {
+	for i, b := range p.levels {
 		width := p.ladder.WidthMs(b)
 		if t < p.keptMs[b] || metric.AlignDown(t, width) != t {
 			continue
 		}
-		to := min(metric.AlignDown(limit, width), p.groundUntil(b, t), p.nextChance(t, levels[:i]))
+		to := min(metric.AlignDown(limit, width), p.groundUntil(b, t), p.nextChance(t, p.levels[:i]))
 		if to > t {
 			return part{bucket: b, fromMs: t, toMs: to}, true
 		}
@@ -334,18 +316,18 @@ func (p *planner) fromLevels(t, limit int64, levels []metric.Bucket) (part, bool
 }
 
 // fromRaw returns the part starting at t that raw answers, up to where a level may answer again.
-func (p *planner) fromRaw(t, endMs int64, levels []metric.Bucket) (part, bool) {
+func (p *Planner) fromRaw(t int64) (part, bool) {
 	if t < p.keptMs[metric.Raw] {
 		return part{}, false
 	}
-	return part{bucket: metric.Raw, fromMs: t, toMs: min(endMs, p.nextChance(t, levels))}, true
+	return part{bucket: metric.Raw, fromMs: t, toMs: min(p.endMs, p.nextChance(t, p.levels))}, true
 }
 
 // fromLeft returns the part starting at t, or after a gap, that any remaining level answers. If ok
 // is false, there is a gap up to the part's end.
-func (p *planner) fromLeft(t, endMs int64, levels []metric.Bucket) (part, bool) {
+func (p *Planner) fromLeft(t int64) (part, bool) {
 	// A bucket whose data begins later may be better than what is left here.
-	until := endMs
+	until := p.endMs
 	for _, kept := range p.keptMs {
 		if kept > t {
 			until = min(until, kept)
@@ -357,11 +339,11 @@ func (p *planner) fromLeft(t, endMs int64, levels []metric.Bucket) (part, bool) 
 		}
 		width := p.ladder.WidthMs(b)
 		from := metric.AlignUp(t, width)
-		to := min(until, p.nextChance(from, levels))
+		to := min(until, p.nextChance(from, p.levels))
 		if from > t && to < until {
 			return part{toMs: min(from, until)}, false
 		}
-		if to < endMs {
+		if to < p.endMs {
 			to = metric.AlignDown(to, width)
 		}
 		if from >= to {
@@ -373,7 +355,7 @@ func (p *planner) fromLeft(t, endMs int64, levels []metric.Bucket) (part, bool) 
 }
 
 // groundUntil returns the end of the ground rows that start at t.
-func (p *planner) groundUntil(b metric.Bucket, t int64) int64 {
+func (p *Planner) groundUntil(b metric.Bucket, t int64) int64 {
 	i, _ := slices.BinarySearch(p.ungroundMs[b], t)
 	if i < len(p.ungroundMs[b]) {
 		return min(p.openMs[b], p.ungroundMs[b][i])
@@ -382,7 +364,7 @@ func (p *planner) groundUntil(b metric.Bucket, t int64) int64 {
 }
 
 // nextChance returns the next time after t at which one of the levels may have a row.
-func (p *planner) nextChance(t int64, levels []metric.Bucket) int64 {
+func (p *Planner) nextChance(t int64, levels []metric.Bucket) int64 {
 	next := int64(math.MaxInt64)
 	for _, b := range levels {
 		at := max(metric.AlignDown(t, p.ladder.WidthMs(b))+p.ladder.WidthMs(b), p.keptMs[b])

@@ -95,7 +95,7 @@ func (q *Querier) Points(ctx context.Context, sels []Selector, rng Range) (*Resu
 		return nil, err
 	}
 	levels, borders := q.fitting(rng)
-	p, err := q.plans(ctx, rng.StartMs, rng.EndMs, levels, borders, &r.warnings)
+	p, err := q.planner(ctx, rng.StartMs, rng.EndMs, levels, borders, &r.warnings)
 	if err != nil {
 		return nil, err
 	}

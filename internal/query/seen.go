@@ -288,7 +288,7 @@ func (q *Querier) look(
 			continue
 		}
 		plan := new(Warnings)
-		p, err := q.plans(ctx, fromMs, untilMs, levels, nil, plan)
+		p, err := q.planner(ctx, fromMs, untilMs, levels, nil, plan)
 		if err != nil {
 			return sighted{}, err
 		}

@@ -51,7 +51,7 @@ func (q *Querier) Planner(ctx context.Context, level metric.Bucket, fromMs, toMs
 	levels := q.ladder.Levels()[:level]
 	slices.Reverse(levels)
 	fromMs = metric.AlignDown(max(fromMs, minTimeMs), q.ladder.WidthMs(level))
-	return q.plans(ctx, fromMs, min(toMs, maxTimeMs), levels, nil, warn)
+	return q.planner(ctx, fromMs, min(toMs, maxTimeMs), levels, nil, warn)
 }
 
 // Floor returns the latest time, not after tMs, that no row straddles: the start of the row whose

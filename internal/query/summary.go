@@ -39,7 +39,7 @@ func (q *Querier) Summary(ctx context.Context, sels []Selector, startMs, endMs i
 	}
 	levels := q.ladder.Levels()
 	slices.Reverse(levels)
-	p, err := q.plans(ctx, startMs, endMs, levels, nil, &r.warnings)
+	p, err := q.planner(ctx, startMs, endMs, levels, nil, &r.warnings)
 	if err != nil {
 		return nil, err
 	}
