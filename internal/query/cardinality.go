@@ -57,13 +57,15 @@ func (q *Querier) Cardinality(ctx context.Context, limit int, label string, warn
 	}
 	c := newCounting(limit, label)
 	if len(sels) == 0 && bound.Of(ctx) == nil {
-		return c.result(q.index.countAll(ctx, c))
+		c.out.Series = q.index.Len()
+		return c.result(q.index.countAll(ctx, c.add))
 	}
 	ids, err := q.index.matched(ctx, sels)
 	if err != nil {
 		return nil, err
 	}
-	return c.result(q.index.countIDs(ctx, c, ids))
+	c.out.Series = len(ids)
+	return c.result(q.index.countIDs(ctx, ids, c.add))
 }
 
 // CardinalityOf is Cardinality of series by their ids, of which it keeps none. It counts those that the request may have.
@@ -79,7 +81,8 @@ func (q *Querier) CardinalityOf(ctx context.Context, limit int, ids []metric.Sch
 		return nil, err
 	}
 	c := newCounting(limit, "")
-	return c.result(q.index.countIDs(ctx, c, ids))
+	c.out.Series = len(ids)
+	return c.result(q.index.countIDs(ctx, ids, c.add))
 }
 
 // MaxDays bounds the days of Days.
@@ -164,6 +167,7 @@ func (q *Querier) WholeFromMs() int64 { return q.sinceMs(metric.Raw, math.MinInt
 type counting struct {
 	label                      string
 	out                        Cardinality
+	labels                     map[*name]*LabelCount
 	byValues, byBytes          *Top[LabelCount]
 	byPair, byMetric, bySource *Top[PairCount]
 }
@@ -175,7 +179,7 @@ func newCounting(limit int, label string) *counting {
 		})
 	}
 	return &counting{
-		label: label,
+		label: label, labels: make(map[*name]*LabelCount),
 		byValues: NewTop(limit, func(a, b LabelCount) int {
 			return cmp.Or(cmp.Compare(b.Values, a.Values), cmp.Compare(a.Name, b.Name))
 		}),
@@ -186,16 +190,21 @@ func newCounting(limit int, label string) *counting {
 	}
 }
 
-// value counts that n series have a value of a label, and adds that to the label.
-func (c *counting) value(of *LabelCount, value string, n int) {
+// add counts that n series have a label.
+func (c *counting) add(l *symbol, n int) {
+	of := c.labels[l.name]
+	if of == nil {
+		of = &LabelCount{Name: l.name.text, Bytes: int64(nameBytes + len(l.name.text))}
+		c.labels[l.name] = of
+	}
 	of.Values++
 	of.Series += n
-	of.Bytes += int64(valueBytes+len(value)) + int64(n)*labelBytes
+	of.Bytes += int64(valueBytes+len(l.value)) + int64(n)*labelBytes
 	if n > 1 {
 		of.Bytes += gapsBytes
 	}
 	c.out.Pairs++
-	p := PairCount{of.Name, value, n}
+	p := PairCount{of.Name, l.value, n}
 	if c.label == "" || c.label == of.Name {
 		c.byPair.Add(p)
 	}
@@ -207,100 +216,62 @@ func (c *counting) value(of *LabelCount, value string, n int) {
 	}
 }
 
-// name counts a label, whose values have been counted.
-func (c *counting) name(of LabelCount) {
-	if of.Values == 0 {
-		return
-	}
-	of.Bytes += int64(nameBytes + len(of.Name))
-	c.out.Labels++
-	c.byValues.Add(of)
-	c.byBytes.Add(of)
-}
-
 func (c *counting) result(err error) (*Cardinality, error) {
 	if err != nil {
 		return nil, err
+	}
+	c.out.Labels = len(c.labels)
+	for _, of := range c.labels {
+		c.byValues.Add(*of)
+		c.byBytes.Add(*of)
 	}
 	c.out.ByValues, c.out.ByBytes = c.byValues.List(), c.byBytes.List()
 	c.out.ByPair, c.out.ByMetric, c.out.BySource = c.byPair.List(), c.byMetric.List(), c.bySource.List()
 	return &c.out, nil
 }
 
-// countsAtOnce is how many values are counted before writers of the index get their turn.
-const countsAtOnce = 1024
-
-// countAll counts all series, by their postings.
-func (x *Index) countAll(ctx context.Context, c *counting) error {
-	c.out.Series = x.Len()
-	names, err := x.names(ctx)
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		of := LabelCount{Name: name}
-		if err := x.eachValue(ctx, name, func(value string, n int) { c.value(&of, value, n) }); err != nil {
-			return err
-		}
-		c.name(of)
-	}
-	return nil
-}
-
-// countIDs counts series by their ids.
-func (x *Index) countIDs(ctx context.Context, c *counting, ids []metric.ScheduleID) error {
-	c.out.Series = len(ids)
-	held := words{ctx: ctx}
-	counts := make(map[string]map[string]int)
-	work := workOf(ctx)
-	var ls metric.Labels
-	for _, id := range ids {
-		ls = x.Packed(id).appendTo(ls[:0])
-		if err := work.Add(ctx, len(ls)); err != nil {
-			return err
-		}
-		for _, l := range ls {
-			values := counts[l.Name]
-			if values == nil {
-				values = make(map[string]int)
-				counts[l.Name] = values
-			}
-			n := values[l.Value]
-			if n == 0 {
-				if err := held.hold(1, wordInSetBytes); err != nil {
-					return err
-				}
-			}
-			values[l.Value] = n + 1
-		}
-	}
-	for name, values := range counts {
-		of := LabelCount{Name: name}
-		for value, n := range values {
-			c.value(&of, value, n)
-		}
-		c.name(of)
-	}
-	return nil
-}
-
 // EachValue calls with for each value of a label and the number of series that have it, in no order. The error is as for
 // Cardinality.
 func (q *Querier) EachValue(ctx context.Context, label string, with func(value string, series int)) error {
 	if bound.Of(ctx) == nil {
-		return q.index.eachValue(ctx, label, with)
+		return q.index.countValues(ctx, label, func(l *symbol, n int) { with(l.value, n) })
 	}
-	return countBy(ctx, q.index, func(ls metric.Labels) string { return ls.Get(label) }, func(value string, series int) {
-		if value != "" {
-			with(value, series)
+	ids, err := q.index.matched(ctx, nil)
+	if err != nil {
+		return err
+	}
+	return q.index.countIDs(ctx, ids, func(l *symbol, n int) {
+		if l.name.text == label {
+			with(l.value, n)
 		}
 	})
 }
 
-func (x *Index) eachValue(ctx context.Context, label string, with func(value string, series int)) error {
+// countAll calls with for each label and the number of series that have it.
+func (x *Index) countAll(ctx context.Context, with func(l *symbol, n int)) error {
+	names, err := x.names(ctx)
+	if err != nil {
+		return err
+	}
+	if err := limits.Charge(ctx, int64(len(names))*wordInSetBytes); err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := x.countValues(ctx, name, with); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// countsAtOnce is how many values are counted before writers of the index get their turn.
+const countsAtOnce = 1024
+
+// countValues is countAll for the labels with one name.
+func (x *Index) countValues(ctx context.Context, name string, with func(l *symbol, n int)) error {
 	work := workOf(ctx)
 	counts := make([]int, countsAtOnce)
-	_, values := x.values(label)
+	_, values := x.values(name)
 	for some := range slices.Chunk(values, countsAtOnce) {
 		if err := work.Add(ctx, len(some)); err != nil {
 			return err
@@ -312,9 +283,34 @@ func (x *Index) eachValue(ctx context.Context, label string, with func(value str
 		x.mu.RUnlock()
 		for i, number := range some {
 			if counts[i] > 0 { // otherwise the series have other labels now
-				with(x.symbols.value(number), counts[i])
+				with(x.symbols.of(number), counts[i])
 			}
 		}
+	}
+	return nil
+}
+
+// countIDs calls with for each label of series and the number of these that have it, in no order.
+func (x *Index) countIDs(ctx context.Context, ids []metric.ScheduleID, with func(l *symbol, n int)) error {
+	counts, held := make(map[uint32]int), words{ctx: ctx}
+	work := workOf(ctx)
+	for _, id := range ids {
+		refs := x.pages.refs(id)
+		if err := work.Add(ctx, len(refs)); err != nil {
+			return err
+		}
+		for _, ref := range refs {
+			number := ref &^ lastRef
+			if counts[number]++; counts[number] > 1 {
+				continue
+			}
+			if err := held.hold(1, wordInSetBytes); err != nil {
+				return err
+			}
+		}
+	}
+	for number, n := range counts {
+		with(x.symbols.of(number), n)
 	}
 	return nil
 }

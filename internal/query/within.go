@@ -75,36 +75,29 @@ type SourceName struct {
 
 // EachSource calls with for each source of the series that a request may have, in no order, with the number of these
 // series. sources say which label names the source of a series. The error is as for Cardinality.
-func (q *Querier) EachSource(ctx context.Context, sources metric.SourceLabels, with func(of SourceName, series int)) error {
-	return countBy(ctx, q.index, func(ls metric.Labels) SourceName {
-		name, derived, _ := sources.SourceOf(ls)
-		return SourceName{name, derived}
-	}, with)
-}
-
-// countBy counts the series that a request may have by a key of their labels.
-func countBy[K comparable](ctx context.Context, x *Index, key func(metric.Labels) K, with func(key K, series int)) error {
-	ids, err := x.matched(ctx, nil)
+func (q *Querier) EachSource(ctx context.Context, sources metric.SourceLabels, with func(source SourceName, series int)) error {
+	ids, err := q.index.matched(ctx, nil)
 	if err != nil {
 		return err
 	}
-	found, held := make(map[K]int), words{ctx: ctx}
+	found, held := make(map[SourceName]int), words{ctx: ctx}
 	var ls metric.Labels
 	for i, id := range ids {
 		if err := ended(ctx, i); err != nil {
 			return err
 		}
-		ls = x.Packed(id).appendTo(ls[:0])
-		of := key(ls)
-		if found[of] == 0 {
-			if err := held.hold(1, wordInSetBytes); err != nil {
-				return err
-			}
+		ls = q.index.Packed(id).appendTo(ls[:0])
+		var source SourceName
+		source.Name, source.Derived, _ = sources.SourceOf(ls)
+		if found[source]++; found[source] > 1 {
+			continue
 		}
-		found[of]++
+		if err := held.hold(1, wordInSetBytes); err != nil {
+			return err
+		}
 	}
-	for of, n := range found {
-		with(of, n)
+	for source, n := range found {
+		with(source, n)
 	}
 	return nil
 }
