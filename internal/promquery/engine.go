@@ -127,12 +127,12 @@ func (e *Engine) prepare(
 	ctx context.Context, q storage.Queryable, begin func(storage.Queryable) (promql.Query, error),
 ) (promql.Query, error) {
 	// The check by interface also accepts a storage that embeds a Queryable.
-	own, ok := q.(interface{ during(*preparation) *Queryable })
+	readable, ok := q.(interface{ during(*preparation) *Queryable })
 	if !ok {
 		return begin(q)
 	}
 	p := newPreparation(ctx)
-	during := own.during(p)
+	during := readable.during(p)
 	inner, err := begin(during)
 	if err != nil {
 		return nil, err

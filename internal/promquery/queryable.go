@@ -232,14 +232,14 @@ func (q *querier) makes(f *found) error {
 }
 
 // name returns where the labels of a series are converted to, for all selectors of a query.
-func (q *querier) name(of metric.ScheduleID) *labels.Labels {
-	named := q.named[of]
+func (q *querier) name(id metric.ScheduleID) *labels.Labels {
+	named := q.named[id]
 	if named == nil {
 		if q.named == nil {
 			q.named = make(map[metric.ScheduleID]*labels.Labels)
 		}
 		named = new(labels.Labels)
-		q.named[of] = named
+		q.named[id] = named
 	}
 	return named
 }

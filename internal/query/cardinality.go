@@ -140,7 +140,7 @@ func (x *Index) metOn(ids []metric.ScheduleID) (on map[int32]int, sinceMs int64)
 	for some := range slices.Chunk(ids, countsAtOnce) {
 		x.mu.RLock()
 		for _, id := range some {
-			if day := x.met.of(id); day != 0 {
+			if day := x.met.day(id); day != 0 {
 				on[day]++
 			}
 		}
@@ -192,23 +192,23 @@ func newCounting(limit int, label string) *counting {
 
 // add counts that n series have a label.
 func (c *counting) add(l *symbol, n int) {
-	of := c.labels[l.name]
-	if of == nil {
-		of = &LabelCount{Name: l.name.text, Bytes: int64(nameBytes + len(l.name.text))}
-		c.labels[l.name] = of
+	count := c.labels[l.name]
+	if count == nil {
+		count = &LabelCount{Name: l.name.text, Bytes: int64(nameBytes + len(l.name.text))}
+		c.labels[l.name] = count
 	}
-	of.Values++
-	of.Series += n
-	of.Bytes += int64(valueBytes+len(l.value)) + int64(n)*labelBytes
+	count.Values++
+	count.Series += n
+	count.Bytes += int64(valueBytes+len(l.value)) + int64(n)*labelBytes
 	if n > 1 {
-		of.Bytes += gapsBytes
+		count.Bytes += gapsBytes
 	}
 	c.out.Pairs++
-	p := PairCount{of.Name, l.value, n}
-	if c.label == "" || c.label == of.Name {
+	p := PairCount{count.Name, l.value, n}
+	if c.label == "" || c.label == count.Name {
 		c.byPair.Add(p)
 	}
-	switch of.Name {
+	switch count.Name {
 	case metric.NameLabel:
 		c.byMetric.Add(p)
 	case metric.SourceLabel:
@@ -221,9 +221,9 @@ func (c *counting) result(err error) (*Cardinality, error) {
 		return nil, err
 	}
 	c.out.Labels = len(c.labels)
-	for _, of := range c.labels {
-		c.byValues.Add(*of)
-		c.byBytes.Add(*of)
+	for _, count := range c.labels {
+		c.byValues.Add(*count)
+		c.byBytes.Add(*count)
 	}
 	c.out.ByValues, c.out.ByBytes = c.byValues.List(), c.byBytes.List()
 	c.out.ByPair, c.out.ByMetric, c.out.BySource = c.byPair.List(), c.byMetric.List(), c.bySource.List()
@@ -278,12 +278,12 @@ func (x *Index) countValues(ctx context.Context, name string, with func(l *symbo
 		}
 		x.mu.RLock()
 		for i, number := range some {
-			counts[i] = x.symbols.of(number).ids.Len()
+			counts[i] = x.symbols.symbol(number).ids.Len()
 		}
 		x.mu.RUnlock()
 		for i, number := range some {
 			if counts[i] > 0 { // otherwise the series have other labels now
-				with(x.symbols.of(number), counts[i])
+				with(x.symbols.symbol(number), counts[i])
 			}
 		}
 	}
@@ -310,7 +310,7 @@ func (x *Index) countIDs(ctx context.Context, ids []metric.ScheduleID, with func
 		}
 	}
 	for number, n := range counts {
-		with(x.symbols.of(number), n)
+		with(x.symbols.symbol(number), n)
 	}
 	return nil
 }

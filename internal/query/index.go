@@ -136,7 +136,7 @@ func (x *Index) add(s storage.Schedule) bool {
 	x.refs = x.refs[:0]
 	for i, l := range s.Labels {
 		if i < len(x.last) {
-			if known := x.symbols.of(x.last[i] &^ lastRef); known.value == l.Value && known.name.text == l.Name {
+			if known := x.symbols.symbol(x.last[i] &^ lastRef); known.value == l.Value && known.name.text == l.Name {
 				x.refs = append(x.refs, x.last[i]&^lastRef)
 				continue
 			}
@@ -163,7 +163,7 @@ func (x *Index) has(id metric.ScheduleID, ls metric.Labels) bool {
 		return false
 	}
 	for i, ref := range refs {
-		if l := x.symbols.of(ref &^ lastRef); l.value != ls[i].Value || l.name.text != ls[i].Name {
+		if l := x.symbols.symbol(ref &^ lastRef); l.value != ls[i].Value || l.name.text != ls[i].Name {
 			return false
 		}
 	}
@@ -174,7 +174,7 @@ func (x *Index) has(id metric.ScheduleID, ls metric.Labels) bool {
 // series has it.
 func (x *Index) each(refs []uint32, id uint32, change func(*postings.List, uint32)) (bytes int) {
 	for _, ref := range refs {
-		l := x.symbols.of(ref &^ lastRef)
+		l := x.symbols.symbol(ref &^ lastRef)
 		had := l.ids.Len()
 		for _, ids := range [...]*postings.List{&l.ids, &l.name.ids} {
 			bytes -= ids.Bytes()
@@ -222,7 +222,7 @@ func (x *Index) Weight(ls metric.Labels) int64 {
 			n += nameBytes
 			text += len(l.Name)
 		}
-		if number, known := x.symbols.lookUp(l.Name, l.Value); !known || x.symbols.of(number).ids.Len() == 0 {
+		if number, known := x.symbols.lookUp(l.Name, l.Value); !known || x.symbols.symbol(number).ids.Len() == 0 {
 			n += valueBytes
 			text += len(l.Value)
 		}
@@ -330,7 +330,7 @@ func (x *Index) eachLabel(ctx context.Context, ids []metric.ScheduleID, with fun
 			if j < len(last) && last[j]&^lastRef == ref&^lastRef {
 				continue
 			}
-			if err := with(x.symbols.of(ref &^ lastRef)); err != nil {
+			if err := with(x.symbols.symbol(ref &^ lastRef)); err != nil {
 				return err
 			}
 		}

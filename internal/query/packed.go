@@ -26,7 +26,7 @@ func (p Packed) Len() int { return len(p.refs) }
 
 // At returns the label at index i.
 func (p Packed) At(i int) metric.Label {
-	l := p.symbols.of(p.refs[i] &^ lastRef)
+	l := p.symbols.symbol(p.refs[i] &^ lastRef)
 	return metric.Label{Name: l.name.text, Value: l.value}
 }
 

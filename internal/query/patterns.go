@@ -37,32 +37,32 @@ type matches struct {
 	found  []uint32
 }
 
-func (m matches) bytes(of pattern) int64 {
-	return int64(patternBytes + len(of.name) + len(of.text) + 4*cap(m.found))
+func (m matches) bytes(key pattern) int64 {
+	return int64(patternBytes + len(key.name) + len(key.text) + 4*cap(m.found))
 }
 
 // get returns how many of the first n values of a label have been looked at, and which of these match.
-func (p *patterns) get(of pattern, n int) (looked int, found []uint32) {
+func (p *patterns) get(key pattern, n int) (looked int, found []uint32) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if m := p.all[of]; m.looked <= n { // otherwise another knows of more values by now
+	if m := p.all[key]; m.looked <= n { // otherwise another knows of more values by now
 		return m.looked, m.found[:len(m.found):len(m.found)]
 	}
 	return 0, nil
 }
 
 // put remembers which of the first looked values of a label match. It forgets other patterns where there is no room.
-func (p *patterns) put(of pattern, looked int, found []uint32) {
+func (p *patterns) put(key pattern, looked int, found []uint32) {
 	m := matches{looked, slices.Clip(found)}
-	size := m.bytes(of)
+	size := m.bytes(key)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	old, known := p.all[of]
+	old, known := p.all[key]
 	if size > maxPatternsBytes/4 || old.looked >= looked {
 		return
 	}
 	if known {
-		p.forget(of, old)
+		p.forget(key, old)
 	}
 	for other, m := range p.all {
 		if p.bytes.Load()+size <= maxPatternsBytes {
@@ -73,11 +73,11 @@ func (p *patterns) put(of pattern, looked int, found []uint32) {
 	if p.all == nil {
 		p.all = make(map[pattern]matches)
 	}
-	p.all[pattern{strings.Clone(of.name), strings.Clone(of.text), of.matching}] = m // they may be views into a body
+	p.all[pattern{strings.Clone(key.name), strings.Clone(key.text), key.matching}] = m // they may be views into a body
 	p.bytes.Add(size)
 }
 
-func (p *patterns) forget(of pattern, m matches) {
-	delete(p.all, of)
-	p.bytes.Add(-m.bytes(of))
+func (p *patterns) forget(key pattern, m matches) {
+	delete(p.all, key)
+	p.bytes.Add(-m.bytes(key))
 }

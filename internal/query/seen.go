@@ -12,26 +12,25 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// Sightings record the UTC day on which each series was last seen. They make it cheap to find the
-// series with samples since some time: ingest reports what it takes, and the store is asked once
-// for the rest. They are safe for concurrent use.
+// Sightings record, for each series, the UTC day on which it was last seen. So finding the series with samples since some
+// time mostly reads nothing: ingest reports the samples that it takes, and the store is read once for the rest. They are
+// safe for concurrent use.
 //
-//  1. A series was seen on its last day, or has been deleted since. It may have been seen later,
-//     unless it is known that it was not.
-//  2. It is known when a reading found nothing from a day on, and ingest has told of nothing since. Samples are durable
-//     before ingest tells of them: so whoever reads finds them, or hears of them after.
-//     Nothing is noted where stored data is damaged, or what was known has been forgotten meanwhile.
-//  3. Nobody reports the samples that other processes take. Where there are such processes, a series counts as unseen only for
-//     unseenFor after the reading that did not find it began.
-//  4. A reading notes what it finds group by group. It goes on when the request that began it has gone: another request that asks
-//     the same waits for it.
+//  1. A series had samples on its last day, or they have been deleted since. It may have had later ones.
+//  2. A series is unseen from a day on if a reading found nothing from that day on, and ingest has reported nothing since.
+//     Samples are durable before they are reported. So a reading finds a sample, or the report comes after it.
+//  3. A reading of damaged data makes no series unseen. One that began before a Forget records nothing.
+//  4. Other processes do not report their samples. If there are any, a series stays unseen for unseenFor after the reading
+//     began, and is then read again.
+//  5. A reading records what it found group by group. It goes on when its request has ended, and requests with the same
+//     question wait for it.
 type Sightings struct {
 	shared bool
 
 	mu     sync.RWMutex
-	last   days // the last known day
-	unseen days // a reading found nothing from this day on
-	// sinceMs is the time of the oldest reading in unseen.
+	last   days // 0 if unknown
+	unseen days // from which day on
+	// sinceMs is when the oldest reading in unseen began.
 	sinceMs int64
 	// newestMs is the time of the newest sample that ingest has reported.
 	newestMs int64
@@ -41,10 +40,10 @@ type Sightings struct {
 }
 
 const (
-	// unseenFor is how long it may take until a series shows that came back by another process, or as
-	// long as a reading takes if that is more.
+	// unseenFor is how long a series that another process reports again may stay unseen, or as long as a reading takes if
+	// that is more.
 	unseenFor = time.Minute
-	// maxLooks are the readings under way at once, each of up to Options.Parallel groups at a time.
+	// maxLooks bounds the readings at a time. Each reads up to Options.Parallel groups at a time.
 	maxLooks = 4
 )
 
@@ -63,7 +62,7 @@ func NewSightings(shared bool) *Sightings { return &Sightings{shared: shared} }
 // days holds a day for each series, by id; 0 if the series has none.
 type days []*[pageSize]int32
 
-func (d days) of(id metric.ScheduleID) int32 {
+func (d days) day(id metric.ScheduleID) int32 {
 	if i := int(id / pageSize); id >= 0 && i < len(d) && d[i] != nil {
 		return d[i][id%pageSize]
 	}
@@ -87,7 +86,7 @@ func (s *Sightings) Saw(samples []metric.Sample) {
 	defer s.mu.Unlock()
 	for i := range samples {
 		s.newestMs = max(s.newestMs, samples[i].TimeMs)
-		if day := dayOf(samples[i].TimeMs); day > s.last.of(samples[i].Schedule) && !metric.IsTombstone(samples[i].Value) {
+		if day := dayOf(samples[i].TimeMs); day > s.last.day(samples[i].Schedule) && !metric.IsTombstone(samples[i].Value) {
 			s.last.set(samples[i].Schedule, day)
 		}
 	}
@@ -107,18 +106,17 @@ func (s *Sightings) Forget(ids []metric.ScheduleID) {
 	defer s.mu.Unlock()
 	s.edition++
 	for _, id := range ids {
-		if s.last.of(id) != 0 {
+		if s.last.day(id) != 0 {
 			s.last.set(id, 0)
 		}
-		if s.unseen.of(id) != 0 {
+		if s.unseen.day(id) != 0 {
 			s.unseen.set(id, 0)
 		}
 	}
 }
 
-// since splits ids: seen are the series seen on the day or later; unknown are the series that a
-// reading must look for, in times before untilMs. Series known to be unseen are dropped. Pass the
-// edition to found.
+// since returns which of ids were seen on the day or later, and which are unknown: those have to be read, in times before
+// untilMs. The others are unseen. found takes the edition.
 func (s *Sightings) since(ids []metric.ScheduleID, day int32, nowMs int64) (seen, unknown []metric.ScheduleID, untilMs int64, edition int) {
 	s.mu.Lock()
 	if old := nowMs - s.sinceMs; s.shared && s.unseen != nil && (old < 0 || old >= unseenFor.Milliseconds()) {
@@ -128,11 +126,11 @@ func (s *Sightings) since(ids []metric.ScheduleID, day int32, nowMs int64) (seen
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	for _, id := range ids {
-		if s.last.of(id) >= day {
+		if s.last.day(id) >= day {
 			seen = append(seen, id)
 			continue
 		}
-		switch from := s.unseen.of(id); {
+		switch from := s.unseen.day(id); {
 		case from == 0:
 			untilMs = maxTimeMs
 		case from > day:
@@ -148,8 +146,8 @@ func (s *Sightings) since(ids []metric.ScheduleID, day int32, nowMs int64) (seen
 // unsure marks a series whose data could not be read: it may have samples.
 const unsure int32 = -1
 
-// found notes what a reading from a day on came to that began at beganMs: for each series the day
-// on which it was found, 0 for not, which is only believed of a whole one.
+// found records what a reading found that began at beganMs and read from a day on: for each series a day with samples, or 0
+// for none. If the reading was not whole, a series without samples is still unknown.
 func (s *Sightings) found(ids []metric.ScheduleID, on []int32, from int32, whole bool, beganMs, nowMs int64, edition int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -166,7 +164,7 @@ func (s *Sightings) found(ids []metric.ScheduleID, on []int32, from int32, whole
 		switch {
 		case on[i] == 0 && whole:
 			s.unseen.set(id, from)
-		case on[i] > s.last.of(id):
+		case on[i] > s.last.day(id):
 			s.last.set(id, on[i])
 		}
 	}
@@ -216,7 +214,7 @@ func (q *Querier) firstDay() int32 {
 	return dayOf(first)
 }
 
-// question is what of some series is looked for.
+// question says what a reading looks for: samples of some series from a day on.
 type question struct {
 	ids     uint64 // a hash
 	n       int
@@ -224,7 +222,7 @@ type question struct {
 	edition int
 }
 
-// sighted is what looking came to.
+// sighted is the result of a reading: the series that have samples.
 type sighted struct {
 	ids      []metric.ScheduleID
 	warnings []string
@@ -247,7 +245,7 @@ func (q *Querier) seenSince(ctx context.Context, ids []metric.ScheduleID, day in
 		return nil, err
 	}
 	warn.merge(found.warnings)
-	// It may have begun before this was asked for, and ingest has told of more since.
+	// The reading may have begun before this request, and ingest has reported more since.
 	seen, _, _, _ = s.since(ids, day, q.nowMs())
 	seen = append(seen, found.ids...)
 	slices.Sort(seen)
@@ -265,19 +263,18 @@ func (q *Querier) hash(ids []metric.ScheduleID) uint64 {
 	return h.Sum64()
 }
 
-// stretch is a time that is looked through.
+// stretch is a part of the time that is read.
 type stretch struct {
 	planner *Planner
 	plan    *Warnings
 }
 
-// look looks for samples of series, which are sorted, from a day on and before untilMs. For each
-// group it tells of a day on which each series has some, 0 for none. That is not whole if something
-// in there has yet to be ground, or cannot be told.
+// look reads samples of series, which are sorted, from a day on and before untilMs. It calls record for each group, with a
+// day on which each series has samples, or 0 for none. A result is whole unless something has not been ground or is damaged.
 func (q *Querier) look(
-	ctx context.Context, ids []metric.ScheduleID, day int32, untilMs int64, tell func(ids []metric.ScheduleID, on []int32, whole bool),
+	ctx context.Context, ids []metric.ScheduleID, day int32, untilMs int64, record func(ids []metric.ScheduleID, on []int32, whole bool),
 ) (sighted, error) {
-	// Nearly all series are found where most samples are, in what is youngest.
+	// Most series are found in the youngest stretch.
 	untilMs = q.untilMs(ctx, untilMs)
 	youngMs := metric.AlignDown(q.nowMs(), dayMs)
 	levels := q.ladder.Levels()
@@ -302,7 +299,7 @@ func (q *Querier) look(
 		if err != nil {
 			return nil, err
 		}
-		tell(g.ids, on, whole)
+		record(g.ids, on, whole)
 		var seen []metric.ScheduleID
 		for i, id := range g.ids {
 			if on[i] != 0 {
@@ -323,7 +320,7 @@ func (q *Querier) look(
 	return found, nil
 }
 
-// lookIn looks for the series of a group.
+// lookIn reads the stretches for a group, until all of its series are found.
 func (q *Querier) lookIn(ctx context.Context, g Group, all []stretch, warn *Warnings) (on []int32, whole bool, err error) {
 	on, whole = make([]int32, len(g.ids)), true
 	for _, s := range all {
@@ -351,7 +348,7 @@ func missing(on []int32) bool {
 	return slices.ContainsFunc(on, func(day int32) bool { return day <= 0 })
 }
 
-// lookAt reads rows before samples, since there are many more samples.
+// lookAt reads the parts for a group, the youngest first. It reads rows before samples, since there are many more samples.
 func (q *Querier) lookAt(ctx context.Context, g Group, on []int32, parts []part, warn *Warnings) error {
 	for _, part := range slices.Backward(parts) {
 		if part.bucket == metric.Raw || !missing(on) {

@@ -18,8 +18,8 @@ func (x *Index) matched(ctx context.Context, sels []Selector) ([]metric.Schedule
 	if len(sels) > 0 {
 		return x.Select(ctx, sels...)
 	}
-	if own, ok := all(ctx); ok {
-		return x.selectAny(ctx, own)
+	if bound, ok := all(ctx); ok {
+		return x.selectAny(ctx, bound)
 	}
 	x.mu.RLock()
 	ids := x.all.Snapshot()
@@ -160,7 +160,7 @@ func (x *Index) keep(ctx context.Context, m *labels.Matcher, ids postings.List, 
 // first, the rarest value before the others.
 func (x *Index) ordered(sel Selector) Selector {
 	type text struct {
-		of          labels.MatchType
+		match       labels.MatchType
 		name, value string
 	}
 	type place struct {
@@ -193,7 +193,7 @@ func (x *Index) count(m *labels.Matcher) int {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	if number, ok := x.symbols.lookUp(m.Name, m.Value); ok {
-		return x.symbols.of(number).ids.Len()
+		return x.symbols.symbol(number).ids.Len()
 	}
 	return 0
 }
@@ -253,7 +253,7 @@ func (x *Index) candidates(ctx context.Context, m *labels.Matcher, want bool, wo
 			switch number, ok := x.symbols.lookUp(m.Name, value); {
 			case !ok:
 			case len(set) == 1:
-				c.ids = x.symbols.of(number).ids.Snapshot()
+				c.ids = x.symbols.symbol(number).ids.Snapshot()
 			default:
 				c.values = append(c.values, number)
 			}
@@ -288,7 +288,7 @@ func (x *Index) matching(ctx context.Context, m *labels.Matcher, want bool, c ca
 	for some := range slices.Chunk(found, countsAtOnce) {
 		x.mu.RLock()
 		for _, number := range some {
-			l := x.symbols.of(number).ids.Snapshot()
+			l := x.symbols.symbol(number).ids.Snapshot()
 			lists = append(lists, l)
 			n += l.Len()
 		}
@@ -332,10 +332,10 @@ func (x *Index) valuesMatching(ctx context.Context, m *labels.Matcher, want bool
 }
 
 // values returns a name, nil if there is none, and the numbers of its values in the order of arrival.
-func (x *Index) values(of string) (*name, []uint32) {
+func (x *Index) values(label string) (*name, []uint32) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	if n := x.symbols.names[of]; n != nil {
+	if n := x.symbols.names[label]; n != nil {
 		return n, n.values
 	}
 	return nil, nil

@@ -52,18 +52,18 @@ func (s *symbols) init() {
 	s.byNumber.Store(new([]*[symbolsAtOnce]symbol))
 }
 
-// of returns the label with a number.
-func (s *symbols) of(number uint32) *symbol {
+// symbol returns the label with a number.
+func (s *symbols) symbol(number uint32) *symbol {
 	return &(*s.byNumber.Load())[number/symbolsAtOnce][number%symbolsAtOnce]
 }
 
 // value returns the text of a label's value.
-func (s *symbols) value(number uint32) string { return s.of(number).value }
+func (s *symbols) value(number uint32) string { return s.symbol(number).value }
 
 // find returns the number of a label, and where it is or would be.
 func (s *symbols) find(n *name, value string) (at, number uint32, ok bool) {
 	return s.at.find(n.hash^maphash.String(s.seed, value), func(number uint32) bool {
-		l := s.of(number)
+		l := s.symbol(number)
 		return l.name == n && l.value == value
 	})
 }
@@ -101,23 +101,22 @@ func (s *symbols) number(l metric.Label) (number uint32, fresh bool) {
 	return number, fresh
 }
 
-// places find things by the hash of what they are: at the hash, or at a later place if others are there. They hold less
-// than a map by the things themselves, and grow in small steps.
+// places find numbers of labels by the hashes of these: a number is at the hash, or at a later place if others are there.
+// They hold less than a map by the labels themselves, and grow in small steps.
 type places struct{ at map[uint32]uint32 }
 
 func newPlaces() places { return places{make(map[uint32]uint32)} }
 
-// find returns the place of what is said to be it, and what is there; ok is false if nothing is. Then the place is where
-// to put it.
-func (p places) find(hash uint64, is func(uint32) bool) (at, there uint32, ok bool) {
+// find returns the first number that matches, and its place; ok is false if none does. Then at is where to put it.
+func (p places) find(hash uint64, matches func(number uint32) bool) (at, number uint32, ok bool) {
 	for at = uint32(hash); ; at++ {
-		if there, ok = p.at[at]; !ok || is(there) {
-			return at, there, ok
+		if number, ok = p.at[at]; !ok || matches(number) {
+			return at, number, ok
 		}
 	}
 }
 
-func (p places) put(at, there uint32) { p.at[at] = there }
+func (p places) put(at, number uint32) { p.at[at] = number }
 
 // textsAtOnce is how many bytes of texts are allocated together.
 const textsAtOnce = 16 << 10

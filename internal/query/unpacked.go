@@ -43,20 +43,20 @@ type unpacked struct {
 	packer  *blocks.Packer
 
 	mu     sync.Mutex
-	slices map[sliceOf]*list.Element
+	slices map[sliceKey]*list.Element
 	used   *list.List // of *firstChunks, the latest first
 	bytes  int
 }
 
-// sliceOf is a raw slice of a storage group.
-type sliceOf struct {
+// sliceKey is a raw slice of a storage group.
+type sliceKey struct {
 	group   metric.ScheduleID
 	sliceMs int64
 }
 
 // firstChunks are the first chunks of a slice, packed. It does not change.
 type firstChunks struct {
-	of    sliceOf
+	key   sliceKey
 	ids   []blocks.ID // of the chunks; none if the slice was read once
 	data  []byte      // packed; nil if they cannot be
 	bytes int
@@ -78,7 +78,7 @@ const (
 // newUnpacked keeps up to maxBytes.
 func newUnpacked(groupSize, maxBytes int, metrics prometheus.Registerer) *unpacked {
 	u := &unpacked{
-		groupSize: groupSize, maxBytes: maxBytes, slices: make(map[sliceOf]*list.Element), used: list.New(),
+		groupSize: groupSize, maxBytes: maxBytes, slices: make(map[sliceKey]*list.Element), used: list.New(),
 		gets: promauto.With(metrics).NewCounterVec(prometheus.CounterOpts{
 			Name: "quern_query_unpacked_slices_total",
 			Help: "Slices of a group that were read before a run has packed them, by result: hit is that most of their chunks were kept packed in memory.",
@@ -103,7 +103,7 @@ func (u *unpacked) chunks(listed iter.Seq2[storage.RawChunk, error]) iter.Seq2[s
 				yield(ch, err)
 				return
 			}
-			if at := (sliceOf{ch.Group, ch.SliceMs}); len(s.listed) == 0 && s.n == 0 || at != s.of {
+			if at := (sliceKey{ch.Group, ch.SliceMs}); len(s.listed) == 0 && s.n == 0 || at != s.key {
 				if !s.end(yield) {
 					return
 				}
@@ -120,7 +120,7 @@ func (u *unpacked) chunks(listed iter.Seq2[storage.RawChunk, error]) iter.Seq2[s
 // slice is one that is being read.
 type slice struct {
 	*unpacked
-	of     sliceOf
+	key    sliceKey
 	again  bool               // whether it was read before
 	kept   *firstChunks       // nil unless all chunks so far are the first ones of it
 	given  int                // chunks that the reader was given what is kept for
@@ -131,9 +131,9 @@ type slice struct {
 	large  bool               // more than is packed
 }
 
-func (s *slice) begin(of sliceOf) {
-	*s = slice{unpacked: s.unpacked, of: of, listed: s.listed[:0], room: s.room}
-	s.kept, s.again = s.get(of)
+func (s *slice) begin(key sliceKey) {
+	*s = slice{unpacked: s.unpacked, key: key, listed: s.listed[:0], room: s.room}
+	s.kept, s.again = s.get(key)
 }
 
 // next lists a chunk more.
@@ -204,7 +204,7 @@ func (s *slice) end(yield func(storage.RawChunk, error) bool) bool {
 	}
 	s.gets.WithLabelValues(result).Inc()
 	if !s.again {
-		s.saw(s.of)
+		s.saw(s.key)
 	} else if !s.large && s.n-s.given >= max(minUnpacked, s.given/16) && s.pays() && s.packing.TryLock() {
 		s.put(s.pack())
 		s.packing.Unlock()
@@ -213,10 +213,10 @@ func (s *slice) end(yield func(storage.RawChunk, error) bool) bool {
 }
 
 // get returns what is kept of a slice, nil if that is nothing, and whether the slice was read before.
-func (u *unpacked) get(of sliceOf) (kept *firstChunks, again bool) {
+func (u *unpacked) get(key sliceKey) (kept *firstChunks, again bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	e := u.slices[of]
+	e := u.slices[key]
 	if e == nil {
 		return nil, false
 	}
@@ -228,12 +228,12 @@ func (u *unpacked) get(of sliceOf) (kept *firstChunks, again bool) {
 }
 
 // saw keeps that a slice was read.
-func (u *unpacked) saw(of sliceOf) {
+func (u *unpacked) saw(key sliceKey) {
 	u.mu.Lock()
-	known := u.slices[of] != nil
+	known := u.slices[key] != nil
 	u.mu.Unlock()
 	if !known {
-		u.put(&firstChunks{of: of})
+		u.put(&firstChunks{key: key})
 	}
 }
 
@@ -241,7 +241,7 @@ func (u *unpacked) saw(of sliceOf) {
 func (s *slice) pays() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e := s.slices[s.of]
+	e := s.slices[s.key]
 	if e == nil {
 		return true
 	}
@@ -252,7 +252,7 @@ func (s *slice) pays() bool {
 
 // pack packs the chunks of the slice. The caller holds packing.
 func (s *slice) pack() *firstChunks {
-	f := &firstChunks{of: s.of, ids: make([]blocks.ID, len(s.listed))}
+	f := &firstChunks{key: s.key, ids: make([]blocks.ID, len(s.listed))}
 	rest := make([][]byte, 0, len(s.listed)+1)
 	if s.given > 0 {
 		rest = append(rest, s.kept.data)
@@ -272,7 +272,7 @@ func (s *slice) pack() *firstChunks {
 	if s.set == nil {
 		s.set, s.packer = new(blocks.SampleSet), new(blocks.Packer)
 	}
-	group := blocks.Range{Start: s.of.group, End: s.of.group + metric.ScheduleID(s.groupSize)}
+	group := blocks.Range{Start: s.key.group, End: s.key.group + metric.ScheduleID(s.groupSize)}
 	s.set.Reset(group)
 	for _, data := range rest {
 		if s.set.Add(data) != nil {
@@ -293,10 +293,10 @@ func (u *unpacked) put(f *firstChunks) {
 	f.bytes = sliceBytes + len(f.ids)*len(blocks.ID{}) + len(f.data)
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if e := u.slices[f.of]; e != nil {
+	if e := u.slices[f.key]; e != nil {
 		u.remove(e)
 	}
-	u.slices[f.of] = u.used.PushFront(f)
+	u.slices[f.key] = u.used.PushFront(f)
 	for u.bytes += f.bytes; u.bytes > u.maxBytes; {
 		u.remove(u.used.Back())
 	}
@@ -306,7 +306,7 @@ func (u *unpacked) put(f *firstChunks) {
 func (u *unpacked) drop(f *firstChunks) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if e := u.slices[f.of]; e != nil && e.Value == f {
+	if e := u.slices[f.key]; e != nil && e.Value == f {
 		u.remove(e)
 	}
 }
@@ -314,6 +314,6 @@ func (u *unpacked) drop(f *firstChunks) {
 // remove removes an element. The caller holds mu.
 func (u *unpacked) remove(e *list.Element) {
 	f := u.used.Remove(e).(*firstChunks)
-	delete(u.slices, f.of)
+	delete(u.slices, f.key)
 	u.bytes -= f.bytes
 }

@@ -38,7 +38,7 @@ func contents(t *testing.T, chunks iter.Seq2[storage.RawChunk, error]) (out map[
 	t.Helper()
 	out = make(map[string][]metric.Sample)
 	var set blocks.SampleSet
-	var at sliceOf
+	var at sliceKey
 	flush := func() {
 		for id, samples := range set.Series() {
 			key := fmt.Sprint(at, id)
@@ -48,7 +48,7 @@ func contents(t *testing.T, chunks iter.Seq2[storage.RawChunk, error]) (out map[
 	}
 	for c, err := range chunks {
 		require.NoError(t, err)
-		if next := (sliceOf{c.Group, c.SliceMs}); next != at || n == 0 {
+		if next := (sliceKey{c.Group, c.SliceMs}); next != at || n == 0 {
 			flush()
 			at = next
 			set.Reset(blocks.Range{Start: at.group, End: at.group + testedGroup})
@@ -180,7 +180,7 @@ func TestRefreshesDecodeLittle(t *testing.T) {
 		if i > 100 {
 			require.LessOrEqual(t, n, 2+max(minUnpacked, i/16))
 		}
-		if f, _ := u.get(sliceOf{}); f != nil && f != kept {
+		if f, _ := u.get(sliceKey{}); f != nil && f != kept {
 			packed, kept = packed+1, f
 		}
 	}

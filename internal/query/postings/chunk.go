@@ -110,7 +110,7 @@ func (c *chunk) add(low uint16) {
 		if c.has(low) {
 			return
 		}
-		c.ownBits()[low/64] |= 1 << (low % 64)
+		c.writableBits()[low/64] |= 1 << (low % 64)
 		if c.n++; c.n == chunkSize {
 			c.bits, c.shared = full, true
 		}
@@ -139,7 +139,7 @@ func (c *chunk) add(low uint16) {
 func (c *chunk) remove(low uint16) {
 	c.n--
 	if c.bits != nil {
-		c.ownBits()[low/64] &^= 1 << (low % 64)
+		c.writableBits()[low/64] &^= 1 << (low % 64)
 		return
 	}
 	if c.shared {
@@ -152,8 +152,8 @@ func (c *chunk) remove(low uint16) {
 // lowsRoom returns the capacity for lows that outgrow n.
 func lowsRoom(n int) int { return (roomFor(n) + 3) &^ 3 }
 
-// ownBits returns the bits for changing them.
-func (c *chunk) ownBits() *words {
+// writableBits returns the bits for changing them.
+func (c *chunk) writableBits() *words {
 	if c.shared {
 		c.bits, c.shared = c.copyBits(), false
 	}

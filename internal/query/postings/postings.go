@@ -81,7 +81,7 @@ func (l *List) Add(id uint32) {
 			return
 		}
 	}
-	s := l.own()
+	s := l.writable()
 	i, found := s.find(id >> chunkBits)
 	if !found {
 		if len(s.all) == cap(s.all) {
@@ -108,7 +108,7 @@ func (l *List) Remove(id uint32) {
 			return
 		}
 	}
-	s := l.own()
+	s := l.writable()
 	i, _ := s.find(id >> chunkBits)
 	if s.change(i, (*chunk).remove, uint16(id)); s.all[i].n == 0 {
 		s.all = slices.Delete(s.all, i, i+1)
@@ -129,8 +129,8 @@ func (l *List) All() iter.Seq[uint32] {
 	}
 }
 
-// own returns the chunks of a list for changing them: those of no snapshot.
-func (l *List) own() *chunks {
+// writable returns the chunks of a list for changing them: those of no snapshot.
+func (l *List) writable() *chunks {
 	switch {
 	case l.more == nil:
 		l.more = &chunks{all: l.parts(), n: l.n}
