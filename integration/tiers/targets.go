@@ -61,9 +61,9 @@ var benchmarks = []string{"./bench/parts"}
 
 // concurrent are the tests of large packages that start goroutines. Tier one runs these with the race detector too.
 var (
-	concurrentIn = []string{"./internal/query/postings", "./internal/query", "./internal/storage/pebble"}
+	concurrentIn = []string{"./internal/query", "./internal/storage/pebble"}
 	concurrent   = []string{
-		"TestCloseUnderUse", "TestLinearizable", "TestReadersAndAWriter", "TestStuckDisk", "TestStuckWriteHoldsUpNobody", "TestWritersAndReaders",
+		"TestCloseUnderUse", "TestLinearizable", "TestStuckDisk", "TestStuckWriteHoldsUpNobody", "TestWritersAndReaders",
 	}
 )
 
@@ -79,7 +79,7 @@ var sweeps = []string{
 // what else runs, so tier one leaves them out.
 var costs = []string{
 	"TestAnAnswerHoldsNoExpression", "TestAnswerBytes", "TestBytes", "TestBytesAreWhatIsHeld", "TestBytesOfSources",
-	"TestDenseSlicesAreReadInParts", "TestHostileQueriesEnd", "TestIndexMemory", "TestListedSeriesHoldNoLabels",
+	"TestDenseSlicesAreReadInParts", "TestHostileQueriesEnd", "TestListedSeriesHoldNoLabels",
 	"TestLongListsAreSentAsTheyAreMade", "TestMadeUpSourcesAreNotKept", "TestManyLongAnnotations",
 	"TestPatternsAreBounded", "TestQuadraticTime",
 	"TestRowsCountAsWhatTheyHold", "TestSampleSetMemoryOfDuplicates", "TestSelectorsAreBounded", "TestSelectorsOfAQueryShareItsLimit",
@@ -90,7 +90,7 @@ var costs = []string{
 // linears are tests that compare costs between sizes of an input. Tier one counts the bytes that they allocate, and
 // the target costs measures their time too.
 var linears = []string{
-	"TestAdmitIsLinear", "TestHostileIsLinear", "TestLinear", "TestSelectAbsentIsLinear", "TestSelectIsLinear",
+	"TestAdmitIsLinear", "TestHostileIsLinear", "TestLinear", "TestSelectIsLinear",
 }
 
 // reasons are parts of what a test may write when it skips.

@@ -3,19 +3,18 @@ package promquery
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"math"
 	"runtime"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 	promstorage "github.com/prometheus/prometheus/storage"
-	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/blocks"
@@ -100,47 +99,17 @@ func TestRowsCountAsWhatTheyHold(t *testing.T) {
 			})
 		}
 	}
-}
-
-// TestPointsOfRowsCount: a window of rows has a point for each step, however few the rows are.
-func TestPointsOfRowsCount(t *testing.T) {
-	clk := clock.NewSimulated(time.UnixMilli(midnight))
-	w := newWorldOn(t, storagetest.NewModel(querytest.Settings(), retention, clk), clk)
-	from, until := midnight-60*day, midnight-8*day
-	for i := range 8 {
-		id := w.ID(querytest.Named("x", metric.Label{Name: "i", Value: fmt.Sprint(i)}))
-		var rows []metric.RollupRow
-		for at := from; at < until; at += hour {
-			rows = append(rows, metric.RollupRow{Schedule: id, TimeMs: at, Rollup: metric.Rollup{Count: 300, Sum: 1, Min: 1, Max: 2, First: 1, Last: 2}})
-		}
-		require.NoError(t, w.Store.WriteRollups(t.Context(), 0, 1, rows))
-	}
-	const most = 300_000
+	// A window has a point for each step, however few the rows are.
+	before = func() {}
 	groups, err := w.Querier.Groups(t.Context(), query.Selector{labels.MustNewMatcher(labels.MatchEqual, metric.NameLabel, "x")})
 	require.NoError(t, err)
-	for name, step := range map[string]int64{"few": 3 * minute, "many": 10 * second} {
-		var reads sync.WaitGroup
-		src := newLoader(t.Context(), &reads, groups, &account{most: most}, true)
-		src.read = (&rows{
-			reading: &reading{function: "max_over_time", level: 1, rangeMs: day, grid: grid{startMs: from + day, endMs: until, stepMs: step}},
+	for stepMs, refused := range map[int64]bool{hour: false, minute: true} {
+		r := rows{
+			reading: &reading{function: "max_over_time", level: 1, rangeMs: day, grid: grid{startMs: from + day, endMs: until, stepMs: stepMs}},
 			q:       w.Querier, warn: new(query.Warnings),
-		}).read
-		var it chunkenc.Iterator
-		for i := range groups[0].IDs() {
-			s := series{foundSeries: &foundSeries{place: place{group: 0, i: i}}, set: &set{ctx: t.Context(), loader: src}}
-			it = s.Iterator(it) // as the engine does: what the one before had is let go
-			var tooMany promql.ErrTooManySamples
-			if name == "many" {
-				require.ErrorAs(t, it.Err(), &tooMany)
-				require.Less(t, len(it.(*iterator).points), most)
-				continue
-			}
-			require.NoError(t, it.Err())
-			for it.Next() != chunkenc.ValNone {
-				require.NoError(t, it.Err())
-			}
 		}
-		reads.Wait()
+		_, err := r.read(t.Context(), groups[0], (&account{most: 1_000_000}).hold)
+		require.Equal(t, refused, errors.As(err, new(promql.ErrTooManySamples)), err)
 	}
 }
 
@@ -186,26 +155,6 @@ func TestSelectorsAreBounded(t *testing.T) {
 			require.Less(t, took, 2*allowed+int64(n)<<14, "%s: %d", name, n)
 		}
 	}
-	// Selectors with the same matchers share their results, including labels.
-	held := func(n int) uint64 {
-		q, err := w.queryable.Querier(math.MinInt64, now)
-		require.NoError(t, err)
-		var all []promstorage.Series
-		before := linear.Heap()
-		for range n {
-			set := q.Select(t.Context(), false, nil, labels.MustNewMatcher(labels.MatchEqual, metric.NameLabel, "m"))
-			for set.Next() {
-				all = append(all, set.At())
-				require.False(t, set.At().Labels().IsEmpty())
-			}
-			require.NoError(t, set.Err())
-		}
-		after := linear.Heap()
-		runtime.KeepAlive(all)
-		require.NoError(t, q.Close())
-		return after - before
-	}
-	require.Less(t, held(100), 30*held(1))
 }
 
 // TestSelectorsShareTheirWork: what all selectors of a querier look at counts together, also if they match nothing.

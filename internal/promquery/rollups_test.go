@@ -144,7 +144,6 @@ func TestRollupsAreAsRaw(t *testing.T) {
 						requireInfo(t, got, "roll-ups are read")
 						require.Empty(t, want.Warnings)
 					}
-					p.checkIncrease(t, start, stepMs, rangeMs)
 					for _, rank := range []float64{0, 0.3, 0.5, 0.99, 1, -1, 2, math.NaN()} {
 						p.checkQuantile(t, rank, start, stepMs, rangeMs)
 					}
@@ -238,36 +237,8 @@ func TestRowsEnds(t *testing.T) {
 	checkWindows()
 }
 
-// checkIncrease checks rates and increases against their definition.
-func (p *pair) checkIncrease(t *testing.T, start, stepMs, rangeMs int64) {
-	t.Helper()
-	for _, f := range []string{"rate", "increase"} {
-		expr := fmt.Sprintf(`%s(up_total[%ds])`, f, rangeMs/second)
-		got := p.query(t, p.rolled, expr, start, now, stepMs)
-		require.NoError(t, got.Err)
-		require.Len(t, got.Value, 10)
-		for _, s := range got.Value.(promql.Matrix) {
-			require.Empty(t, s.Metric.Get(metric.NameLabel))
-			all := p.of(t, s.Metric)
-			require.Len(t, s.Floats, int((now-start)/stepMs)+1)
-			for _, point := range s.Floats {
-				var want float64
-				for i := 1; i < len(all); i++ {
-					if point.T-rangeMs < all[i].TimeMs && all[i].TimeMs <= point.T {
-						want += querytest.StepTo(all[i-1].Value, all[i].Value)
-					}
-				}
-				if f == "rate" {
-					want /= float64(rangeMs) / 1000
-				}
-				require.InEpsilon(t, want, point.F, 1e-9, "%s of %s at %d", expr, s.Metric, point.T)
-			}
-		}
-	}
-}
-
-// of returns the samples of a series in a result.
-func (p *pair) of(t *testing.T, ls labels.Labels) []metric.Sample {
+// samplesOf returns the samples of a series in a result.
+func (p *pair) samplesOf(t *testing.T, ls labels.Labels) []metric.Sample {
 	t.Helper()
 	var id metric.ScheduleID
 	_, err := fmt.Sscan(ls.Get("i"), &id)
@@ -297,7 +268,7 @@ func (p *pair) checkQuantile(t *testing.T, rank float64, start, stepMs, rangeMs 
 			}
 			// Either neighbour of the rank may deviate by the sketch's accuracy.
 			var in []float64
-			for _, x := range p.of(t, s.Metric) {
+			for _, x := range p.samplesOf(t, s.Metric) {
 				if point.T-rangeMs < x.TimeMs && x.TimeMs <= point.T {
 					in = append(in, x.Value)
 				}
@@ -623,7 +594,7 @@ func TestExtendedSelectors(t *testing.T) {
 				have := got.Value.(promql.Matrix)[i]
 				require.Equal(t, s.Metric, have.Metric)
 				require.Len(t, have.Floats, len(s.Floats))
-				all := p.of(t, s.Metric)
+				all := p.samplesOf(t, s.Metric)
 				stepAt := func(tMs int64) float64 { // from the sample before tMs to the one after
 					i, _ := slices.BinarySearchFunc(all, tMs, func(s metric.Sample, t int64) int { return cmp.Compare(s.TimeMs, t) })
 					if i == 0 {

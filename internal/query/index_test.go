@@ -153,20 +153,6 @@ func hostSchedules(host int) []storage.Schedule {
 	return out
 }
 
-// An idle series takes less than 1 KB.
-func TestIndexMemory(t *testing.T) {
-	const hosts = 500
-	before := linear.Heap()
-	x := query.NewIndex()
-	for host := range hosts {
-		x.Add(hostSchedules(host))
-	}
-	perSeries := float64(linear.Heap()-before) / float64(x.Len())
-	t.Logf("%.0f bytes a series", perSeries)
-	require.Less(t, perSeries, 1024.0)
-	runtime.KeepAlive(x)
-}
-
 // TestBytesAreWhatIsHeld: the index knows what it holds, and what the registry holds of the same series, rounded up.
 func TestBytesAreWhatIsHeld(t *testing.T) {
 	made := func(labels, bytes int) func(i int) []storage.Schedule {
@@ -209,6 +195,9 @@ func TestBytesAreWhatIsHeld(t *testing.T) {
 			t.Logf("%d series: %.0f bytes, charged %.2f of it", x.Len(), held, charged/held)
 			require.Greater(t, charged, held)
 			require.Less(t, charged, 2*held)
+			if name == "hosts" {
+				require.Less(t, held/float64(x.Len()), 1024.0, "of an idle series")
+			}
 			runtime.KeepAlive(x)
 			runtime.KeepAlive(src)
 
@@ -330,25 +319,6 @@ func TestPollingDoesNotGrowWithRestarts(t *testing.T) {
 	require.Equal(t, 123, x.Len())
 }
 
-// Asking for the absence of a label costs linear time, even if each series has its own value of the
-// label.
-func TestSelectAbsentIsLinear(t *testing.T) {
-	absent, err := query.ParseSelectors(t.Context(), []string{`m{pod=""}`})
-	require.NoError(t, err)
-	linear.Check(t, 2000, func(n int) *query.Index {
-		x, series := query.NewIndex(), make([]storage.Schedule, n)
-		for i := range series {
-			series[i] = storage.Schedule{ID: metric.ScheduleID(i), Labels: labelsOf(t, metric.NameLabel, "m", "pod", fmt.Sprintf("p%07d", i))}
-		}
-		x.Add(series)
-		return x
-	}, func(x *query.Index) {
-		ids, err := x.Select(t.Context(), absent...)
-		require.NoError(t, err)
-		require.Empty(t, ids)
-	})
-}
-
 // many returns an index of n series m, which differ in the label i.
 func many(t testing.TB, n int) *query.Index {
 	x, series := query.NewIndex(), make([]storage.Schedule, n)
@@ -405,42 +375,34 @@ func (u until) Err() error {
 	return nil
 }
 
-// Select stops when the client has gone, both between selectors and within one.
+// TestSelectEnds: a selection looks at the context between selectors, between matchers, and within each.
 func TestSelectEnds(t *testing.T) {
-	x := many(t, 2000)
-	for _, sels := range [][]string{{`m{i=~".+1"}`}, {`m{i!~".+1"}`}, slices.Repeat([]string{`m{i=~".+1"}`}, 100)} {
-		parsed, err := query.ParseSelectors(t.Context(), sels)
-		require.NoError(t, err)
-		for _, n := range []int{0, 1, 7, 30, 1500} { // a pattern may take a second for one value
-			_, err = x.Select(until{t.Context(), &n}, parsed...)
-			require.ErrorIs(t, err, context.Canceled)
-		}
-		n := 3
-		_, err = x.LabelValues(until{t.Context(), &n}, "i", parsed...)
-		require.ErrorIs(t, err, context.Canceled)
-		_, err = x.LabelNames(until{t.Context(), &n}, parsed...)
-		require.ErrorIs(t, err, context.Canceled)
-	}
-}
-
-// TestSelectByEqualityEnds: matchers that need no pattern look at the context too, for each of them and within each.
-func TestSelectByEqualityEnds(t *testing.T) {
-	x := same(t, 20_000)
-	for name, c := range map[string]struct {
+	differ, share := many(t, 2000), same(t, 20_000)
+	for _, c := range []struct {
+		x     *query.Index
 		sels  []string
-		looks int // at which the context ends, fewer than there are thousands of series to look at
+		looks []int // at which the context ends
 	}{
-		"one":       {[]string{`{a="v"}`}, 0},
-		"equal":     {[]string{"{" + strings.Repeat(`a="v",`, 1000) + "}"}, 0},
-		"different": {[]string{`{a="v",b="v"}`}, 100},
-		"left out":  {[]string{`{a="v",i!="1"}`}, 100},
-		"selectors": {slices.Repeat([]string{`{a="v"}`}, 100), 50},
+		{differ, []string{`m{i=~".+1"}`}, []int{0, 1, 7, 30, 1500}}, // a pattern may take a second for one value
+		{differ, []string{`m{i!~".+1"}`}, []int{0, 1, 7, 30, 1500}},
+		{differ, slices.Repeat([]string{`m{i=~".+1"}`}, 100), []int{0, 1, 7, 30, 1500}},
+		// Of equality matchers, fewer than there are thousands of series to look at.
+		{share, []string{`{a="v"}`}, []int{0}},
+		{share, []string{"{" + strings.Repeat(`a="v",`, 1000) + "}"}, []int{0}},
+		{share, []string{`{a="v",b="v"}`}, []int{100}},
+		{share, []string{`{a="v",i!="1"}`}, []int{100}},
+		{share, slices.Repeat([]string{`{a="v"}`}, 100), []int{50}},
 	} {
-		parsed, err := query.ParseSelectors(t.Context(), c.sels)
-		require.NoError(t, err)
-		_, err = x.Select(until{t.Context(), &c.looks}, parsed...)
-		require.ErrorIs(t, err, context.Canceled, name)
+		for _, n := range c.looks {
+			_, err := c.x.Select(until{t.Context(), &n}, parsed(t, c.sels...)...)
+			require.ErrorIs(t, err, context.Canceled, "%.100q", c.sels)
+		}
 	}
+	n := 3
+	_, err := differ.LabelValues(until{t.Context(), &n}, "i", parsed(t, `m{i=~".+1"}`)...)
+	require.ErrorIs(t, err, context.Canceled)
+	_, err = differ.LabelNames(until{t.Context(), &n}, parsed(t, `m{i=~".+1"}`)...)
+	require.ErrorIs(t, err, context.Canceled)
 }
 
 // same returns an index of n series that share the values of two labels, and differ in the label i.
@@ -556,6 +518,7 @@ func TestPatternsLookAtFewValues(t *testing.T) {
 	require.Less(t, looks(`{i=~"123.*"}`, 11), 50)
 	require.Less(t, looks(`m{i=~"12|34|none"}`, 2), 50)
 	require.Less(t, looks(`{i!=""}`, n), n/64+50)
+	require.Less(t, looks(`m{i=""}`, 0), 50)
 	require.Less(t, looks(`m{i=~".*",i=~".+"}`, n), n/64+50)
 	require.GreaterOrEqual(t, looks(`{i=~".*99"}`, 50), n)
 	require.Less(t, looks(`{i=~".*99"}`, 50), 50)

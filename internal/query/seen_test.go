@@ -137,45 +137,6 @@ func TestSinceOthers(t *testing.T) {
 	}
 }
 
-// BenchmarkSince asks for the values of a label as Grafana does, with known sightings and right
-// after a start.
-func BenchmarkSince(b *testing.B) {
-	const series, reports = 10_000, 60
-	settings := storage.Settings{Ladder: metric.DefaultLadder(), GroupSize: 128, IndexPartitions: 4, Epochs: blocks.Epochs{{BlockSize: 128}}}
-	w := newPebbleWorld(b, settings, retention)
-	var ids []metric.ScheduleID
-	for id := range metric.ScheduleID(series) {
-		w.series(id, fmt.Sprint("m", id%100), fmt.Sprint("s", id/100))
-		ids = append(ids, id)
-	}
-	w.fill(ids, midnight-2*day, midnight, hour/4, wave)
-	for at := midnight; at < noon; at += hour {
-		w.fill(ids, at, min(at+hour, noon), hour/reports, wave)
-	}
-	for level := metric.Bucket(1); level <= 3; level++ {
-		w.grind(level, midnight-2*day, midnight)
-	}
-	w.grind(1, midnight, midnight+12*hour)
-	w.grind(2, midnight, midnight+12*hour)
-	for name, from := range map[string]int64{"today": noon - hour, "2d": noon - 2*day} {
-		b.Run(name+"/after a start", func(b *testing.B) {
-			for b.Loop() {
-				w.seeing(false)
-				values, err := w.q.LabelValues(b.Context(), from, new(query.Warnings), metric.SourceLabel, w.sel("{__name__!=\"\"}")...)
-				require.NoError(b, err)
-				require.Len(b, values, series/100)
-			}
-		})
-		b.Run(name+"/known", func(b *testing.B) {
-			for b.Loop() {
-				values, err := w.q.LabelValues(b.Context(), from, new(query.Warnings), metric.SourceLabel, w.sel("{__name__!=\"\"}")...)
-				require.NoError(b, err)
-				require.Len(b, values, series/100)
-			}
-		})
-	}
-}
-
 // Series that may have samples in a damaged chunk are listed, with a warning, and are looked up
 // again once it is restored.
 func TestSinceDamaged(t *testing.T) {

@@ -57,8 +57,6 @@ type spy struct {
 	mu     sync.Mutex
 	reads  []read
 	slices int // how often the store was asked for them
-	// asked, unless nil, is called ahead of each of those.
-	asked func(ctx context.Context) error
 	// before, unless nil, is called ahead of each read of raw chunks.
 	before func(ctx context.Context) error
 	chunks int // raw chunks that were yielded
@@ -70,11 +68,6 @@ func (s *spy) Slices(ctx context.Context, b metric.Bucket, fromMs, toMs int64) (
 	s.mu.Lock()
 	s.slices++
 	s.mu.Unlock()
-	if s.asked != nil {
-		if err := s.asked(ctx); err != nil {
-			return nil, err
-		}
-	}
 	return s.Store.Slices(ctx, b, fromMs, toMs)
 }
 

@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -193,109 +192,5 @@ func TestBytes(t *testing.T) {
 		t.Logf("%s: %.1f bytes an id, charged %.2f of it", name, held/float64(c.lists*c.each), float64(charged)/held)
 		require.InEpsilon(t, held, charged, 0.1, name)
 		runtime.KeepAlive(all)
-	}
-}
-
-// TestReadersAndAWriter: readers take snapshots under a lock that a writer takes too, and read them without it.
-func TestReadersAndAWriter(t *testing.T) {
-	var mu sync.RWMutex
-	var l postings.List
-	var wg sync.WaitGroup
-	const n = 20_000
-	for range 3 {
-		wg.Go(func() {
-			for seen := 0; seen < n; {
-				mu.RLock()
-				s := l.Snapshot()
-				mu.RUnlock()
-				count, last := 0, int64(-1)
-				for id := range s.All() {
-					if int64(id) <= last {
-						t.Errorf("%d after %d", id, last)
-						return
-					}
-					last = int64(id)
-					count++
-				}
-				if count != s.Len() || count < seen {
-					t.Errorf("%d ids, not %d, and %d before", count, s.Len(), seen)
-					return
-				}
-				seen = count
-			}
-		})
-	}
-	for i := range uint32(n) {
-		mu.Lock()
-		l.Add(i * 40_503 % n * 5) // each once, in disorder
-		mu.Unlock()
-	}
-	wg.Wait()
-}
-
-// FuzzList applies a history of additions, removals and snapshots: three bytes each.
-func FuzzList(f *testing.F) {
-	f.Add([]byte{0, 1, 0, 0, 2, 0, 0, 4, 0, 1, 2, 0, 2, 0, 0})
-	f.Add([]byte{3, 0, 0, 1, 9, 0, 3, 0, 1, 2, 0, 0, 0, 9, 0})
-	f.Fuzz(func(t *testing.T, history []byte) {
-		var l postings.List
-		there := model{}
-		var snapshots []snapshot
-		for len(history) >= 3 && len(snapshots) < 20 {
-			op, id := history[0], uint32(history[1])<<9|uint32(history[2])
-			history = history[3:]
-			switch op % 4 {
-			case 0:
-				l.Add(id)
-				there[id] = true
-			case 1:
-				l.Remove(id)
-				delete(there, id)
-			case 2:
-				snapshots = append(snapshots, snapshot{l.Snapshot(), there.sorted()})
-			case 3: // many at once
-				for i := range uint32(5000) {
-					l.Add(id + i*uint32(op/4%3))
-					there[id+i*uint32(op/4%3)] = true
-				}
-			}
-		}
-		for _, s := range append(snapshots, snapshot{l, there.sorted()}) {
-			require.True(t, slices.Equal(s.want, collect(s.list)))
-			for _, other := range snapshots {
-				both := slices.DeleteFunc(slices.Clone(s.want), func(id uint32) bool { return !other.list.Has(id) })
-				require.True(t, slices.Equal(both, collect(postings.And(s.list, other.list))))
-			}
-		}
-	})
-}
-
-// BenchmarkAdd adds the ids of 50,000 sources of 20 series, each to the list of its source and to one of all.
-func BenchmarkAdd(b *testing.B) {
-	const n, each = 50_000, 20
-	for name, id := range map[string]func(source, i int) int{
-		"in order":    func(source, i int) int { return source*each + i },
-		"interleaved": func(source, i int) int { return source/8*8*each + source%8 + i*8 },
-		"random":      func(source, i int) int { source = source * 40_503 % n; return source/8*8*each + source%8 + i*8 },
-	} {
-		b.Run(name, func(b *testing.B) {
-			for b.Loop() {
-				b.StopTimer()
-				before, lists := linear.Heap(), make([]postings.List, n)
-				var all postings.List
-				b.StartTimer()
-				for source := range n {
-					for i := range each {
-						lists[source].Add(uint32(id(source, i)))
-						all.Add(uint32(id(source, i)))
-					}
-				}
-				b.StopTimer()
-				b.ReportMetric(float64(linear.Heap()-before)/(n*each), "B/id")
-				runtime.KeepAlive(lists)
-				b.StartTimer()
-			}
-			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*n*each), "ns/id")
-		})
 	}
 }
