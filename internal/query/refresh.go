@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// Refresh reads refreshIDs ids at a time and retries each read up to refreshAttempts times. Of
-	// thousands of reads some fail; a Refresh that started over each time would never finish.
+	// Refresh reads refreshIDs ids at a time, in up to refreshAttempts attempts. Of thousands of reads
+	// some fail; a Refresh that started over each time would never finish.
 	refreshIDs      = 8 * pageSize
 	refreshAttempts = 5
-	// What cannot be read at once is read in pieces of pieceIDs, the default size of the store's
-	// groups, since groups lie in different places. If mostPieces fail before any is read, the whole
-	// store is away. A page with a failed piece is tried again after awayPolls.
+	// What cannot be read at once is read by pages, and then in pieces of pieceIDs, the default size of
+	// the store's groups, since groups lie in different places. If mostPieces fail before any is read,
+	// the whole store is away. A page with a failed piece is read again after awayPolls.
 	pieceIDs   = 128
 	mostPieces = 64
 	awayPolls  = 6
@@ -64,7 +64,7 @@ func (x *Index) Refresh(ctx context.Context, store storage.Registry) error {
 	switch {
 	case e == nil:
 		return nil
-	case r.read == 0 && r.lost > 0:
+	case !r.some && r.lost > 0:
 		return fmt.Errorf("refresh the label index: %w", r.err)
 	}
 	return e
@@ -83,65 +83,52 @@ func parts(r blocks.Range, size int) []blocks.Range {
 type refresh struct {
 	index *Index
 	store storage.Registry
-	// read and lost count the reads that succeeded, and the pieces that are out of reach.
-	read, lost int
-	// err is the last error.
-	err error
+	some  bool  // something has been read
+	lost  int   // pieces that are out of reach
+	err   error // why the last of these is
 }
 
-// part reads ids at once or, if some of them are out of reach, piece by piece. It returns an error
-// if the refresh cannot go on.
+// part reads ids, and puts off the pages of which something is out of reach. It returns an error if the refresh cannot go on.
 func (r *refresh) part(ctx context.Context, ids blocks.Range) error {
-	err := r.try(ctx, ids)
-	if err == nil {
-		r.read++
-		r.index.looked(ids)
+	away := make(map[int]error)
+	if err := r.pieces(ctx, ids, refreshAttempts, away); err != nil {
+		return err
+	}
+	r.index.looked(ids, away)
+	return nil
+}
+
+// pieces reads ids at once or, if some are out of reach, in smaller pieces. It adds the pages of those that cannot be read to
+// away.
+func (r *refresh) pieces(ctx context.Context, ids blocks.Range, attempts int, away map[int]error) (err error) {
+	for range attempts {
+		if err = r.index.read(ctx, r.store, ids); err == nil {
+			r.some = true
+			return nil
+		}
+		if !storage.IsAway(err) || ctx.Err() != nil {
+			return err
+		}
+	}
+	size := pageSize
+	switch n := int(ids.End - ids.Start); {
+	case n <= pieceIDs:
+		r.lost, r.err = r.lost+1, err
+		away[int(ids.Start/pageSize)] = err
+		if !r.some && r.lost >= mostPieces {
+			return err
+		}
 		return nil
+	case n <= pageSize:
+		size = pieceIDs
 	}
-	r.err = err
-	for _, page := range parts(ids, pageSize) {
-		if err := r.page(ctx, page); err != nil {
+	for _, piece := range parts(ids, size) {
+		if err := r.pieces(ctx, piece, 1, away); err != nil {
 			return err
 		}
 	}
-	if r.broken(ctx) {
-		return r.err
-	}
 	return nil
 }
-
-// try reads ids, and repeats that while they are out of reach.
-func (r *refresh) try(ctx context.Context, ids blocks.Range) (err error) {
-	for range refreshAttempts {
-		if err = r.index.read(ctx, r.store, ids); !storage.IsAway(err) || ctx.Err() != nil {
-			return err
-		}
-	}
-	return err
-}
-
-// page reads a page, or a part of one, piece by piece. A page with a piece out of reach is put off.
-func (r *refresh) page(ctx context.Context, ids blocks.Range) error {
-	var away error
-	for _, piece := range parts(ids, pieceIDs) {
-		if r.broken(ctx) || r.read == 0 && r.lost >= mostPieces {
-			return r.err
-		}
-		if err := r.index.read(ctx, r.store, piece); err != nil {
-			away, r.err = err, err
-			r.lost++
-		} else {
-			r.read++
-		}
-	}
-	if r.index.looked(ids); away != nil {
-		r.index.putOff(ids, away)
-	}
-	return nil
-}
-
-// broken returns whether the last error is more than that some ids are out of reach.
-func (r *refresh) broken(ctx context.Context) bool { return !storage.IsAway(r.err) || ctx.Err() != nil }
 
 // unreadPages returns what the last looks at all pages could not read, nil if it is nothing.
 func (x *Index) unreadPages() *UnreadError {
@@ -162,8 +149,8 @@ func (x *Index) unreadPages() *UnreadError {
 	return out
 }
 
-// looked records that the pages of a range have been read.
-func (x *Index) looked(r blocks.Range) {
+// looked records that the pages of a range have been read, or why not all of them. Those are put off.
+func (x *Index) looked(r blocks.Range, away map[int]error) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	for i := int(r.Start / pageSize); i <= int((r.End-1)/pageSize); i++ {
@@ -171,16 +158,13 @@ func (x *Index) looked(r blocks.Range) {
 		if n := x.seriesIn(i); n > p.had {
 			p.had, p.grew = n, x.polled
 		}
-		p.away = nil
+		if p.away = away[i]; p.away != nil {
+			p.finished, p.next = false, x.polled+awayPolls
+			continue
+		}
 		p.finished = x.polled-p.leased >= finishedPolls
 		p.next = x.polled + min(max((x.polled-p.grew)/idleShare, 1), mostPolls)
 	}
-}
-
-// putOff has the next polls pass over the page of ids, of which something is out of reach.
-func (x *Index) putOff(ids blocks.Range, away error) {
-	p := &x.polls[ids.Start/pageSize]
-	p.away, p.finished, p.next = away, false, x.polled+awayPolls
 }
 
 // read adds the series with ids in r. Those of pages that were out of reach are not new.
