@@ -116,14 +116,11 @@ func TestSecondSignal(t *testing.T) {
 	assert.Equal(t, -1, p.ExitCode(), "by the signal")
 }
 
-// TestPrivateFiles: other users of the machine can read nothing that a server makes, since it has the key that signs logins.
+// TestPrivateFiles: other users of the machine can read nothing that a server makes.
 func TestPrivateFiles(t *testing.T) {
 	t.Parallel()
-	dir, web := filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "web.yaml")
-	require.NoError(t, os.WriteFile(web, nil, 0o600))
-	for range 2 { // a locked server accepts what it has made
-		serve(t, dir, "--web.config.file", web).Stop()
-	}
+	dir := filepath.Join(t.TempDir(), "data")
+	serve(t, dir).Stop()
 	require.NoError(t, filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -147,9 +144,6 @@ func TestRefusals(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	readOnly := filepath.Join(dir, "read-only")
 	require.NoError(t, os.Mkdir(readOnly, 0o500))
-	shared := filepath.Join(dir, "shared")
-	require.NoError(t, os.Mkdir(shared, 0o755))
-	require.NoError(t, os.Chmod(shared, 0o755)) // whatever the umask
 
 	for _, c := range []struct {
 		name string
@@ -163,7 +157,6 @@ func TestRefusals(t *testing.T) {
 		{"directory is a file", serveArgs(file), 1, []string{file}},
 		{"directory below a file", serveArgs(filepath.Join(file, "sub")), 1, []string{file, "not a directory"}},
 		{"directory may not be written", serveArgs(filepath.Join(readOnly, "sub")), 1, []string{readOnly, "permission denied"}},
-		{"directory of a locked server may be entered by others", serveArgs(shared, "--web.config.file", file), 1, []string{shared + " has the mode 0755", "chmod 700 " + shared}},
 		{"bad value", []string{"serve", "--block-size", "0"}, 2, []string{"--block-size 0: must be between 1 and 4096", "See 'quern serve --help'"}},
 		{"unknown flag", []string{"serve", "--lisen", ":1"}, 2, []string{"unknown flag --lisen; did you mean --listen?"}},
 		{"unknown command", []string{"grind"}, 2, []string{`unknown command "grind"`}},

@@ -251,8 +251,7 @@ func TestBuiltInHaveData(t *testing.T) {
 	s.cfg.Demo = true
 	ctx, cancel := context.WithCancel(t.Context())
 	addr, end := serving(ctx, t, s)
-	g, err := demo.New(demo.Options{Sources: 20})
-	require.NoError(t, err)
+	g := demo.New(20)
 	nowMs := time.Now().UnixMilli()
 	for back := int64(8); back >= 0; back-- {
 		atMs := nowMs - back*60_000

@@ -3,21 +3,31 @@ package app
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"time"
 
 	"github.com/quern/quern/internal/app/demo"
+	"github.com/quern/quern/internal/app/terminal"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/metric"
 )
 
-// fillDemo sends the generated reports that the store lacks through ingest and aggregation, as they
-// would have arrived, on a simulated clock.
+// demoSources is the number of the demo's sources, and demoSpan the length of its history: enough for a whole day's roll-up.
+const (
+	demoSources = 200
+	demoSpan    = 26 * time.Hour
+)
+
+// fillDemo sends generated reports through ingest and aggregation of an empty store, as they would have arrived, on a
+// simulated clock.
 func fillDemo(ctx context.Context, cfg config.Config, g *demo.Generator, end time.Time, log *slog.Logger, out io.Writer) (err error) {
-	clk := clock.NewSimulated(g.Begin(end))
+	every := g.Interval()
+	clk := clock.NewSimulated(end.Add(-demoSpan).Truncate(every))
 	s := setup{cfg: cfg, roles: roles{ingest: true, aggregate: true}, clk: clk, log: log}
 	// onFatal does nothing: when the store fails, the next report fails too.
 	st, err := s.openStore(ctx, func(error) {})
@@ -25,13 +35,10 @@ func fillDemo(ctx context.Context, cfg config.Config, g *demo.Generator, end tim
 		return err
 	}
 	defer func() { err = errors.Join(err, st.Close()) }()
-	history, err := g.Missing(ctx, st, end)
-	if err != nil {
+	if ids, err := st.LeasedIDs(ctx); err != nil {
 		return err
-	}
-	history.Dir, history.Out, history.Wall = cfg.DataDir, out, clock.System{}
-	clk.Set(history.From)
-	if history.Nothing() {
+	} else if ids.Len() > 0 {
+		fmt.Fprintf(out, "%s already has data: the demo goes on from now.\n", cfg.DataDir)
 		return nil
 	}
 
@@ -43,7 +50,26 @@ func fillDemo(ctx context.Context, cfg config.Config, g *demo.Generator, end tim
 	}
 	s.startIngest(ctx, e, nil)
 	defer func() { err = errors.Join(err, e.finish(context.WithoutCancel(ctx))) }()
-	return history.Fill(ctx, clk, e.step)
+	left := end.Sub(clk.Now()).Truncate(every)
+	fmt.Fprintf(out, "Generating %s of reports of %d series, at one report per source every %s.\n",
+		metric.SpanText(left), g.Series(), metric.SpanText(every))
+	bar := terminal.NewBar(out, int64(left/every)+1, "ingest and roll-up")
+	samples, runs := 0, 0
+	for ; !clk.Now().After(end); clk.Set(clk.Now().Add(every)) {
+		if ctx.Err() != nil {
+			return fmt.Errorf("stopped while generating the demo's data: %s holds part of it; remove it to have all of it", cfg.DataDir)
+		}
+		accepted, ground, err := e.step(ctx, g.Reports(clk.Now().UnixMilli()))
+		if err != nil {
+			return fmt.Errorf("demo at %s: %w", clk.Now().Format(time.RFC3339), err)
+		}
+		samples, runs = samples+accepted, runs+ground
+		if err := bar.Add(1); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintf(out, "%d samples were made durable and %d slices ground.\n", samples, runs)
+	return nil
 }
 
 // step ingests the reports of one simulated time, and runs what is due then.

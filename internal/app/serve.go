@@ -76,9 +76,7 @@ func serve(ctx context.Context, cfg config.Config, does roles, stdout, stderr io
 		defer s.lines.Close() //nolint:errcheck // the server has closed it by then
 	}
 	if cfg.Demo {
-		if s.demo, err = demo.New(demo.Options{}); err != nil {
-			return err
-		}
+		s.demo = demo.New(demoSources)
 		if err := fillDemo(ctx, cfg, s.demo, time.Now().UTC(), log, stdout); err != nil {
 			return err
 		}

@@ -7,8 +7,8 @@
 //   - Late reports: on about one day in 20 a source is cut off for ten minutes and delivers these reports two hours
 //     later, after their slice is closed.
 //
-// All of it is a function of the time. Nothing is remembered from call to call, so a restarted demo
-// continues where it stopped, and a test can ask what was sent at any moment.
+// All of it is a function of the time. Nothing is remembered from call to call, so a test can
+// ask what was sent at any moment.
 package demo
 
 import (
@@ -35,45 +35,23 @@ const (
 	cutMs, deliveredAfterMs     = 10 * minuteMs, 2 * hourMs
 )
 
-// Options says what is generated.
-type Options struct {
-	// Sources is the number of sources; half of them are web servers, a quarter each
-	// databases and caches. The default is 200.
-	Sources int
-}
-
 // Generator yields the reports.
 type Generator struct{ sources []source }
 
-// New returns a generator.
-func New(o Options) (*Generator, error) {
-	if o.Sources == 0 {
-		o.Sources = 200
-	}
-	if o.Sources < 1 {
-		return nil, fmt.Errorf("demo sources: %d, must be at least 1", o.Sources)
-	}
+// New returns a generator of a number of sources: half of them are web servers, a quarter each databases and caches.
+func New(sources int) *Generator {
 	g := new(Generator)
 	counts := make(map[string]int)
-	for i := range o.Sources {
+	for i := range sources {
 		r := &roles[i%len(roles)]
 		counts[r.name]++
 		g.sources = append(g.sources, newSource(r, fmt.Sprintf("%s-%03d", r.name, counts[r.name])))
 	}
-	return g, nil
+	return g
 }
 
 // Series returns the number of series of all sources.
 func (g *Generator) Series() int { return len(g.sources) * metricsPerSource }
-
-// Sources returns the names of the first n sources, or of all if there are fewer.
-func (g *Generator) Sources(n int) []string {
-	out := make([]string, min(n, len(g.sources)))
-	for i := range out {
-		out[i] = g.sources[i].name
-	}
-	return out
-}
 
 // Interval returns the time between two reports of a source.
 func (g *Generator) Interval() time.Duration { return time.Duration(intervalMs) * time.Millisecond }

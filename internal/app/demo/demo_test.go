@@ -16,12 +16,6 @@ import (
 // day0 is the first midnight of the tests' days.
 var day0 = time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC).UnixMilli()
 
-func newGenerator(t testing.TB, o Options) *Generator {
-	g, err := New(o)
-	require.NoError(t, err)
-	return g
-}
-
 // each calls f with all reports of [fromMs, toMs), in the order of their arrival.
 func each(g *Generator, fromMs, toMs int64, f func(nowMs int64, r ingest.Report)) {
 	for now := fromMs; now < toMs; now += intervalMs {
@@ -32,7 +26,7 @@ func each(g *Generator, fromMs, toMs int64, f func(nowMs int64, r ingest.Report)
 }
 
 func TestShape(t *testing.T) {
-	g := newGenerator(t, Options{})
+	g := New(200)
 	require.Equal(t, 2000, g.Series())
 
 	names := make(map[string]bool)
@@ -55,7 +49,7 @@ func TestShape(t *testing.T) {
 
 // TestSame: the reports at a time do not depend on earlier calls, nor on when the generator was made.
 func TestSame(t *testing.T) {
-	a, b := newGenerator(t, Options{}), newGenerator(t, Options{})
+	a, b := New(200), New(200)
 	at := day0 + 10*hourMs
 	want := a.Reports(at)
 	b.Reports(at + dayMs)
@@ -64,7 +58,7 @@ func TestSame(t *testing.T) {
 }
 
 func TestValuesAreInRange(t *testing.T) {
-	each(newGenerator(t, Options{Sources: 12}), day0, day0+dayMs, func(_ int64, r ingest.Report) {
+	each(New(12), day0, day0+dayMs, func(_ int64, r ingest.Report) {
 		for _, m := range r.Measurements {
 			ok := m.Value >= 0 && !math.IsInf(m.Value, 0) // NaN is not >= 0
 			if strings.HasSuffix(m.Metric, "_ratio") {
@@ -80,7 +74,7 @@ func TestValuesAreInRange(t *testing.T) {
 // TestCountersFallOnlyAtRestarts sorts each counter's samples by time, including late ones, and
 // takes the restarts from the source.
 func TestCountersFallOnlyAtRestarts(t *testing.T) {
-	g := newGenerator(t, Options{Sources: 40})
+	g := New(40)
 	const days = 4
 	samples := make(map[string]map[string][]ingest.Measurement) // source → metric
 	each(g, day0, day0+days*dayMs, func(_ int64, r ingest.Report) {
@@ -117,7 +111,7 @@ func TestCountersFallOnlyAtRestarts(t *testing.T) {
 
 // TestLate: nothing is sent twice, late reports come after their hour is closed, and nothing is lost.
 func TestLate(t *testing.T) {
-	g := newGenerator(t, Options{})
+	g := New(200)
 	type sample struct {
 		source string
 		timeMs int64
@@ -144,7 +138,7 @@ func TestLate(t *testing.T) {
 
 // TestIncidentShows: an incident stands out.
 func TestIncidentShows(t *testing.T) {
-	g := newGenerator(t, Options{})
+	g := New(200)
 	for i := range g.sources {
 		s := &g.sources[i]
 		if begin, hit := s.incident(day0 / incidentEveryMs); hit {

@@ -151,7 +151,7 @@ var rules = []rule{
 	{"internal/operate/verify", []string{"internal/client", "internal/metric", "internal/blocks/sketch", "internal/wire"}},
 	{"internal/client/transfer", []string{"internal/client", "internal/clock", "internal/wire"}},
 	{"internal/agent", with(nouns, "internal/agent/hostmetrics", "internal/wire")},
-	{"internal/app/demo", with(storage, "internal/ingest", "internal/app/terminal")},
+	{"internal/app/demo", []string{"internal/ingest", "internal/metric"}},
 
 	// What people see at a terminal.
 	{"internal/app/terminal", nil},
