@@ -1,12 +1,12 @@
 package app
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +17,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/access"
-	"github.com/quern/quern/internal/access/accesstest"
 	"github.com/quern/quern/internal/access/route"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
@@ -30,20 +29,11 @@ type boundServer struct {
 	*server
 }
 
-func newBoundServer(t *testing.T, set func(s *server)) *boundServer {
+func newBoundServer(t *testing.T) *boundServer {
 	t.Helper()
 	s, _ := lockedServer(t, servesTLS)
-	s.keepDocuments(accesstest.NewMemory())
 	s.cfg.EnableAdminAPI = true
-	if set != nil {
-		set(s)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	_, end := serving(ctx, t, s)
-	t.Cleanup(func() {
-		cancel()
-		require.NoError(t, <-end)
-	})
+	running(t, s)
 	return &boundServer{t, s}
 }
 
@@ -123,7 +113,7 @@ func questions(nowMs int64) []string {
 // TestNothingLeaks asks every endpoint all kinds of questions, by a token that is bound to one team. No answer, and no
 // error, says anything of another team's series. The same questions by a token that is not bound do find them.
 func TestNothingLeaks(t *testing.T) {
-	s := newBoundServer(t, nil)
+	s := newBoundServer(t)
 	all := s.token(access.NewToken{Roles: access.Read | access.Write})
 	const report = `[{"source":"web-1","measurements":[{"metric":"cpu","labels":{"team":"web"},"value":1}]},
 		{"source":"hidden-host","measurements":[{"metric":"hidden_metric","labels":{"team":"db","hidden_label":"hidden value"},"value":2},
@@ -146,22 +136,20 @@ func TestNothingLeaks(t *testing.T) {
 
 	bound := s.token(access.NewToken{Roles: access.Read | access.Write, Match: web})
 	asked := questions(s.clk.Now().UnixMilli())
-	for pattern, is := range rows {
-		if is.role == access.Write || strings.HasPrefix(pattern, "POST /api/v1/log") {
+	for _, is := range s.http.Routes() {
+		pattern := is.Pattern
+		if is.Role == access.Write || strings.HasPrefix(pattern, "POST /api/v1/log") {
 			continue
 		}
-		method, path, found := strings.Cut(pattern, " ")
-		if !found {
-			method, path = http.MethodGet, pattern
-		}
-		paths := []string{strings.ReplaceAll(path, "{$}", "")}
-		if strings.Contains(path, "{name}") {
-			paths = nil
-			for _, label := range []string{"__name__", "source", "team", "hidden_label"} {
-				paths = append(paths, strings.ReplaceAll(path, "{name}", label))
+		var paths []string
+		method := ""
+		for _, label := range []string{"__name__", "source", "team", "hidden_label"} {
+			var path string
+			if method, path = endpoint(pattern, http.MethodGet, label); !slices.Contains(paths, path) {
+				paths = append(paths, path)
 			}
 		}
-		refused := is.bound == route.Refused
+		refused := is.Bound == route.Refused
 		seen := false
 		for _, path := range paths {
 			for _, q := range asked {
@@ -176,16 +164,16 @@ func TestNothingLeaks(t *testing.T) {
 				code, text := ask(bound)
 				require.NotContains(t, text, "hidden", "%s?%s", pattern, q)
 				require.Equal(t, refused, code == http.StatusForbidden, "%s?%s: %d %s", pattern, q, code, text)
-				if is.role == access.Admin {
+				if is.Role == access.Admin {
 					break // one refusal is as good as many
 				}
-				if !seen && is.bound == route.Filtered {
+				if !seen && is.Bound == route.Filtered {
 					_, text = ask(all)
 					seen = strings.Contains(text, "hidden")
 				}
 			}
 		}
-		if is.bound == route.Filtered {
+		if is.Bound == route.Filtered {
 			require.True(t, seen, "%s: no question finds anything, so this test shows nothing", pattern)
 		}
 	}
@@ -222,7 +210,7 @@ func remoteWrite(t *testing.T, nowMs int64, labels ...string) string {
 // TestBoundWriters: by every protocol, a bound token writes its own series and no others. Nothing of the others is known
 // afterwards.
 func TestBoundWriters(t *testing.T) {
-	s := newBoundServer(t, nil)
+	s := newBoundServer(t)
 	bound := s.token(access.NewToken{Roles: access.Write, Match: []string{`{host=~"web-.+"}`, `{source=~"web-.+"}`, `{instance=~"web-.+"}`}})
 	nowMs := s.clk.Now().UnixMilli()
 	otlp := func(host string) string {
@@ -246,8 +234,9 @@ func TestBoundWriters(t *testing.T) {
 		"POST /api/v1/push/collectd":   collectd,
 	}
 	types := map[string]string{"POST /api/v1/write": "application/x-protobuf"}
-	for pattern, is := range rows {
-		if is.role != access.Write || is.bound != route.Filtered {
+	for _, is := range s.http.Routes() {
+		pattern := is.Pattern
+		if is.Role != access.Write || is.Bound != route.Filtered {
 			continue
 		}
 		body := bodies[pattern]
@@ -281,7 +270,7 @@ func TestBoundWriters(t *testing.T) {
 
 // TestSeriesOfTokens: a token makes as many series as it may, counted by what the store has, and goes on to write those.
 func TestSeriesOfTokens(t *testing.T) {
-	s := newBoundServer(t, nil)
+	s := newBoundServer(t)
 	write := func(token string, from, to int) string {
 		var all []string
 		for i := from; i < to; i++ {
@@ -306,7 +295,7 @@ func TestSeriesOfTokens(t *testing.T) {
 
 // TestSamplesOfTokens: who sends more a second than it may is told when to go on, and is counted. Others are not held up.
 func TestSamplesOfTokens(t *testing.T) {
-	s := newBoundServer(t, nil)
+	s := newBoundServer(t)
 	token := s.token(access.NewToken{Roles: access.Write, Limits: access.TokenLimits{SamplesPerSecond: 1}})
 	body := `{"source":"a","measurements":[` + strings.Repeat(`{"metric":"m","value":1},`, 999) + `{"metric":"m","value":1}]}`
 	require.Equal(t, http.StatusOK, s.send(token, http.MethodPost, "/api/v1/reports", body).Code)

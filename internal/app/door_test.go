@@ -29,7 +29,6 @@ import (
 	"golang.org/x/crypto/bcrypt"
 
 	"github.com/quern/quern/internal/access"
-	"github.com/quern/quern/internal/access/accesstest"
 	"github.com/quern/quern/internal/agent"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/commands"
@@ -112,54 +111,35 @@ func call(t *testing.T, client *http.Client, method, url, body string, user ...s
 
 // TestRolesOfClients: at every endpoint of a locked server, who has the role gets in, and nobody else does.
 func TestRolesOfClients(t *testing.T) {
-	s, trusted := lockedServer(t, servesTLS)
-	s.keepDocuments(accesstest.NewMemory())
-	s.cfg.EnableAdminAPI = true
-	ctx, cancel := context.WithCancel(t.Context())
-	addr, end := serving(ctx, t, s)
-	addr = strings.Replace(addr, "http://", "https://", 1)
-	client := caller(t, trusted)
+	s := newBoundServer(t)
 	tokens := map[string]access.Role{"": 0, "quern_aaaaaaaaaaaaaaaa_" + strings.Repeat("a", 32): 0, "wrong": 0}
 	for _, role := range []access.Role{access.Read, access.Write, access.Admin, access.Read | access.Write} {
-		_, text, err := s.tokens.Create(t.Context(), access.NewToken{Name: role.String(), Roles: role})
-		require.NoError(t, err)
-		tokens[text] = role
+		tokens[s.token(access.NewToken{Roles: role})] = role
 	}
-	for pattern, need := range rows {
-		method, path, found := strings.Cut(pattern, " ")
-		if !found {
-			method, path = http.MethodPost, pattern
-		}
-		path = strings.NewReplacer("{$}", "", "{name}", "job").Replace(path)
-		if strings.HasPrefix(path, "/debug/") {
-			path += "?seconds=1" // for those that take time
-		}
+	for _, need := range s.http.Routes() {
+		method, path := endpoint(need.Pattern, http.MethodPost, "job")
 		if path == "/api/v1/login" {
 			continue // answers 401 to what is no login
 		}
+		if strings.HasPrefix(path, "/debug/") {
+			path += "?seconds=1" // for those that take time
+		}
 		for token, role := range tokens {
-			r, err := http.NewRequestWithContext(t.Context(), method, addr+path, strings.NewReader(""))
-			require.NoError(t, err)
-			if token != "" {
-				r.Header.Set("Authorization", "Bearer "+token)
+			var headers []string
+			if token == "" {
+				headers = []string{"Authorization", ""}
 			}
-			resp, err := client.Do(r)
-			require.NoError(t, err)
-			_, _ = io.Copy(io.Discard, resp.Body)
-			require.NoError(t, resp.Body.Close())
-			refused := resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden || resp.StatusCode == http.StatusTooManyRequests
-			require.Equal(t, !role.Has(need.role), refused, "%s as %q: %s", pattern, role, resp.Status)
+			code := s.send(token, method, path, "", headers...).Code
+			refused := code == http.StatusUnauthorized || code == http.StatusForbidden || code == http.StatusTooManyRequests
+			require.Equal(t, !role.Has(need.Role), refused, "%s as %q: %d", need.Pattern, role, code)
 		}
 	}
-	cancel()
-	require.NoError(t, <-end)
 }
 
 // TestLocked: who has the password reads, writes and administers, over HTTP/2.
 func TestLocked(t *testing.T) {
 	s, trusted := lockedServer(t, servesTLS+"http_server_config:\n  headers:\n    Strict-Transport-Security: max-age=60\n")
-	ctx, cancel := context.WithCancel(t.Context())
-	addr, end := serving(ctx, t, s)
+	addr, _ := running(t, s)
 	addr = strings.Replace(addr, "http://", "https://", 1)
 	client := caller(t, trusted)
 	resp, body := call(t, client, http.MethodPost, addr+"/api/v1/reports", `{"source":"a","measurements":[{"metric":"m","value":1}]}`, "admin", "right")
@@ -179,15 +159,12 @@ func TestLocked(t *testing.T) {
 
 	plain, body := call(t, http.DefaultClient, http.MethodGet, strings.Replace(addr, "https://", "http://", 1)+"/api/v1/query?query=m", "", "admin", "right")
 	require.Equal(t, http.StatusBadRequest, plain.StatusCode, body)
-	cancel()
-	require.NoError(t, <-end)
 }
 
 // TestRateLimit: what the file limits is limited.
 func TestRateLimit(t *testing.T) {
 	s, trusted := lockedServer(t, servesTLS+"http_server_config:\n  http2: false\nrate_limit:\n  interval: 1h\n  burst: 1\n")
-	ctx, cancel := context.WithCancel(t.Context())
-	addr, end := serving(ctx, t, s)
+	addr, _ := running(t, s)
 	addr = strings.Replace(addr, "http://", "https://", 1)
 	client := caller(t, trusted)
 	resp, _ := call(t, client, http.MethodGet, addr+"/-/healthy", "")
@@ -195,8 +172,6 @@ func TestRateLimit(t *testing.T) {
 	require.Equal(t, 1, resp.ProtoMajor)
 	resp, _ = call(t, client, http.MethodGet, addr+"/-/healthy", "")
 	require.Equal(t, 429, resp.StatusCode)
-	cancel()
-	require.NoError(t, <-end)
 }
 
 // TestStrangersAreRefused: a process does not start where strangers would get in.
@@ -287,8 +262,7 @@ func TestLinesOverTLS(t *testing.T) {
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	s.lines = l
-	ctx, cancel := context.WithCancel(t.Context())
-	addr, end := serving(ctx, t, s)
+	addr, _ := running(t, s)
 	own, err := tls.LoadX509KeyPair(filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"))
 	require.NoError(t, err)
 	as := &tls.Config{RootCAs: trusted, Certificates: []tls.Certificate{own}} //nolint:gosec // what the server offers
@@ -315,8 +289,6 @@ func TestLinesOverTLS(t *testing.T) {
 		}
 		require.NoError(t, t.Context().Err())
 	}
-	cancel()
-	require.NoError(t, <-end)
 }
 
 // TestLogin: a page logs in by cookie, over TLS only for this host, and out again. The audit log has both.
@@ -324,9 +296,7 @@ func TestLogin(t *testing.T) {
 	s, trusted := lockedServer(t, servesTLS)
 	var log bytes.Buffer
 	s.log = slog.New(slog.NewTextHandler(&log, nil))
-	s.keepDocuments(accesstest.NewMemory())
-	ctx, cancel := context.WithCancel(t.Context())
-	addr, end := serving(ctx, t, s)
+	addr, stop := running(t, s)
 	addr = strings.Replace(addr, "http://", "https://", 1)
 	client := caller(t, trusted)
 	send := func(method, path, body string, headers ...string) (answered, string) {
@@ -416,8 +386,7 @@ func TestLogin(t *testing.T) {
 	require.Contains(t, resp.Header.Get("Set-Cookie"), "Max-Age=0")
 	resp, _ = send("GET", "/api/v1/query?query=1", "", "Cookie", cookie)
 	require.Equal(t, 401, resp.StatusCode)
-	cancel()
-	require.NoError(t, <-end)
+	stop()
 
 	for _, want := range []string{
 		`component=audit who="user admin" from=127.0.0.1 action=login outcome=done`, `action=logout outcome=done`,
@@ -433,9 +402,7 @@ func TestLogin(t *testing.T) {
 // TestTokenCommands: an administrator makes, lists and revokes tokens by the command line, and programs use them.
 func TestTokenCommands(t *testing.T) {
 	s, _ := lockedServer(t, servesTLS)
-	s.keepDocuments(accesstest.NewMemory())
-	ctx, cancel := context.WithCancel(t.Context())
-	addr, end := serving(ctx, t, s)
+	addr, _ := running(t, s)
 	base := strings.Replace(addr, "http://", "https://", 1)
 	dir := filepath.Dir(s.cfg.WebConfig)
 	as := func(url string) config.Connection {
@@ -502,6 +469,4 @@ func TestTokenCommands(t *testing.T) {
 	require.ErrorContains(t, err, "unknown or revoked")
 	require.NotErrorIs(t, err, agent.ErrRefused, "another token may come")
 	server.HTTP.CloseIdleConnections()
-	cancel()
-	require.NoError(t, <-end)
 }

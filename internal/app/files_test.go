@@ -3,7 +3,6 @@ package app
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"log/slog"
 	"net"
 	"strings"
@@ -48,8 +47,7 @@ func TestFewFiles(t *testing.T) {
 	var said bytes.Buffer
 	s.log = slog.New(slog.NewTextHandler(&said, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	s.mayOpen = func() uint64 { return 704 + 16 }
-	ctx, cancel := context.WithCancel(t.Context())
-	addr, end := serving(ctx, t, s)
+	addr, stop := running(t, s)
 	var conns []net.Conn
 	open := func() net.Conn {
 		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", strings.TrimPrefix(addr, "http://"))
@@ -66,8 +64,7 @@ func TestFewFiles(t *testing.T) {
 	for _, conn := range conns { // the server waits some seconds for those that have sent nothing
 		require.NoError(t, conn.Close())
 	}
-	cancel()
-	require.NoError(t, <-end)
+	stop()
 	require.Contains(t, said.String(), "raise its limit of open files")
 	require.Contains(t, said.String(), "http_connections=16 max_connections=8192")
 

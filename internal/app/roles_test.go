@@ -2,7 +2,6 @@ package app
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -25,8 +24,7 @@ func TestRolesOfDocuments(t *testing.T) {
 	var log bytes.Buffer
 	s, _ := lockedServer(t, servesTLS)
 	s.log = slog.New(slog.NewTextHandler(&log, nil))
-	ctx, cancel := context.WithCancel(t.Context())
-	_, end := serving(ctx, t, s)
+	_, stop := running(t, s)
 	server := &boundServer{t, s}
 	roles := []access.Role{0, access.Read, access.Write, access.Read | access.Write, access.Admin}
 	tokens := []string{"none"}
@@ -87,8 +85,7 @@ func TestRolesOfDocuments(t *testing.T) {
 		}
 		require.Equal(t, step.codes, strings.Join(codes, " "), step)
 	}
-	cancel()
-	require.NoError(t, <-end)
+	stop()
 
 	lines := make(map[string]int)
 	for line := range strings.Lines(log.String()) {

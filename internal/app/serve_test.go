@@ -61,6 +61,19 @@ func serving(ctx context.Context, t testing.TB, s *server) (addr string, end <-c
 	return "http://" + l.Addr().String(), ended
 }
 
+// running runs s until stop is called or the test ends, and returns the address.
+func running(t testing.TB, s *server) (addr string, stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	addr, end := serving(ctx, t, s)
+	stop = sync.OnceFunc(func() {
+		cancel()
+		require.NoError(t, <-end)
+	})
+	t.Cleanup(stop)
+	return addr, stop
+}
+
 // TestFatal: when the store cannot go on, the process ends with the store's error, so that a
 // supervisor restarts it.
 func TestFatal(t *testing.T) {
@@ -135,10 +148,8 @@ func TestOrderOfStop(t *testing.T) {
 	var log lockedBuffer
 	s := testServer(t)
 	s.log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	ctx, cancel := context.WithCancel(t.Context())
-	_, end := serving(ctx, t, s)
-	cancel()
-	require.NoError(t, <-end)
+	_, stop := running(t, s)
+	stop()
 	var stopped []string
 	for line := range strings.Lines(log.String()) {
 		if _, name, found := strings.Cut(line, "msg=stopping part="); found {
@@ -243,22 +254,20 @@ func TestGate(t *testing.T) {
 // TestLocalSender: the agent in this process gets ingest's rejections.
 func TestLocalSender(t *testing.T) {
 	s := testServer(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	_, end := serving(ctx, t, s)
+	_, stop := running(t, s)
 	sender := &localSender{ingest: s.engine.Ingest}
 	now := time.Now().UnixMilli()
 	report := agent.Report{Source: "me", Measurements: []agent.Measurement{{Metric: "good", TimeMs: now, Value: 1}}}
-	require.NoError(t, sender.Send(ctx, report))
+	require.NoError(t, sender.Send(t.Context(), report))
 
 	report.Measurements = append(report.Measurements, agent.Measurement{Metric: "old", TimeMs: 1, Value: 1})
 	var rejected *agent.RejectedError
-	require.ErrorAs(t, sender.Send(ctx, report), &rejected)
+	require.ErrorAs(t, sender.Send(t.Context(), report), &rejected)
 	assert.Equal(t, 1, rejected.Total)
 	require.Len(t, rejected.Rejected, 1)
 	assert.Equal(t, 1, rejected.Rejected[0].Index)
 	assert.Equal(t, "too_old", rejected.Rejected[0].Reason)
 
-	cancel()
-	require.NoError(t, <-end)
+	stop()
 	assert.ErrorContains(t, sender.Send(t.Context(), report), "shutting down")
 }

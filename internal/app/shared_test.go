@@ -253,8 +253,7 @@ func TestRoles(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%+v", c.does), func(t *testing.T) {
 			s := sharedServer(t, c.does, newSharedStore("10s,1m", clock.System{}))
-			ctx, cancel := context.WithCancel(t.Context())
-			url, end := serving(ctx, t, s)
+			url, stop := running(t, s)
 			for _, path := range c.has {
 				code, _, body := get(t, url+path)
 				assert.Equal(t, 200, code, "%s: %s", path, body)
@@ -269,8 +268,7 @@ func TestRoles(t *testing.T) {
 			_, _, body = get(t, url+"/api/v1/status/aggregation")
 			assert.Contains(t, body, `"bucket":"10s"`)
 			assert.Len(t, s.engine.policy.Retention, 3)
-			cancel()
-			assert.NoError(t, <-end)
+			stop()
 		})
 	}
 }
