@@ -19,10 +19,8 @@ import (
 const (
 	firstRetry = time.Second
 	lastRetry  = 30 * time.Second
-	// lookEvery is how often Run checks whether the clock was set. clockSet is the minimum change
-	// that counts as a set clock.
+	// lookEvery is how often Run looks at the clock, which may have been set.
 	lookEvery = time.Minute
-	clockSet  = time.Minute
 	// sharedRetry is how often Run checks whether other workers are done or gone.
 	sharedRetry = 2 * time.Second
 )
@@ -55,25 +53,22 @@ func NewAggregator(r *Runner, timing cache.Timing, after func(ctx context.Contex
 // Run drives the Runner until ctx is done. Slices under way then stay open.
 func (a *Aggregator) Run(ctx context.Context) {
 	wake := make(chan struct{}, 1)
-	schedule := func() *cron.Cron {
-		c := cron.New(cron.WithLocation(time.UTC))
-		c.Schedule(a.due, cron.FuncJob(func() {
-			select {
-			case wake <- struct{}{}:
-			default: // a run is under way and looks for more when it is done
-			}
-		}))
-		c.Start()
-		return c
-	}
-	c := schedule()
+	c := cron.New(cron.WithLocation(time.UTC))
+	c.Schedule(a.due, cron.FuncJob(func() {
+		select {
+		case wake <- struct{}{}:
+		default: // a run is under way and looks for more when it is done
+		}
+	}))
+	c.Start()
 	defer func() { <-c.Stop().Done() }()
-	// cron computes the next time once and keeps it. If a clock that was ahead is set right, that
-	// time is as far away as the clock was ahead, so the schedule is made anew.
-	set := a.clockSets()
 
 	wait := firstRetry
 	for ctx.Err() == nil {
+		// cron computes the next time once and keeps it. If a clock that was ahead is set right, that time is as far away as the
+		// clock was ahead. So the next time is kept here too: a look at the clock may bring it closer, and notices that cron has
+		// missed it.
+		next := a.due.Next(a.clk.Now())
 		var retry <-chan time.Time
 		switch err := a.pass(ctx); {
 		case err == nil || ctx.Err() != nil:
@@ -92,9 +87,9 @@ func (a *Aggregator) Run(ctx context.Context) {
 		for waiting := true; waiting; {
 			select {
 			case <-a.clk.After(lookEvery):
-				if waiting = !set(); !waiting {
-					<-c.Stop().Done()
-					c = schedule()
+				now := a.clk.Now()
+				if waiting = now.Before(next.Add(lookEvery)); a.due.Next(now).Before(next) {
+					next = a.due.Next(now)
 				}
 				continue
 			case <-wake:
@@ -125,18 +120,6 @@ func (a *Aggregator) repack(ctx context.Context) (end func()) {
 		}
 	}()
 	return func() { cancel(); <-done }
-}
-
-// clockSets returns a function that reports whether the clock was set since its last call.
-func (a *Aggregator) clockSets() func() bool {
-	// Round(0) strips the monotonic reading, which Sub would use instead of the wall time.
-	wall, elapsed := a.clk.Now().Round(0), a.clk.Elapsed()
-	return func() bool {
-		nowWall, nowElapsed := a.clk.Now().Round(0), a.clk.Elapsed()
-		off := nowWall.Sub(wall) - (nowElapsed - elapsed)
-		wall, elapsed = nowWall, nowElapsed
-		return off.Abs() > clockSet
-	}
 }
 
 func (a *Aggregator) pass(ctx context.Context) error {

@@ -77,9 +77,8 @@ type setClock struct {
 
 func (c *setClock) Now() time.Time { return c.System.Now().Add(time.Duration(c.off.Load())) }
 
-// TestAggregatorWhenTheClockIsSet: after the clock is set, the aggregator looks at once, and
-// computes the next time anew. cron would wait for a time computed by the old clock, which may be
-// days away.
+// TestAggregatorWhenTheClockIsSet: after the clock is set ahead, the aggregator looks at once. When it is put right, the next pass
+// is at the next time by it. cron would wait for a time computed by the old clock, which may be days away.
 func TestAggregatorWhenTheClockIsSet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clk := &setClock{}
@@ -98,7 +97,10 @@ func TestAggregatorWhenTheClockIsSet(t *testing.T) {
 			time.Sleep(rollup.LookEvery)
 			synctest.Wait()
 		}
-		require.Equal(t, before+2, passes.Load(), "not when it is put right by seconds")
+		require.Equal(t, before+1, passes.Load(), "not when it is put right")
+		time.Sleep(time.Hour + rollup.LookEvery)
+		synctest.Wait()
+		require.Greater(t, passes.Load(), before+1)
 		cancel()
 		<-done
 	})
