@@ -100,7 +100,7 @@ func loadUnregistered(ctx context.Context, b *bench, schedules int, interval tim
 	for at := time.Duration(0); at < time.Hour; at += interval {
 		clk.Set(historyStart.Add(at))
 		for start := 0; start < schedules; start += blockSize {
-			block := blocks.Of(metric.ScheduleID(start), blockSize)
+			block := blocks.BlockAt(metric.ScheduleID(start), blockSize)
 			g := cache.BlockSamples{Slice: slice, Block: block}
 			for id := start; id < min(start+blockSize, schedules); id++ {
 				g.Samples = append(g.Samples, metric.Sample{

@@ -522,7 +522,7 @@ func (s *System) CacheBlocks(b metric.Bucket) []CacheBlock {
 	starts := map[metric.ScheduleID]bool{}
 	for _, e := range s.inspect().Settings().Epochs {
 		for _, id := range s.IDs() {
-			starts[blocks.Of(id, e.BlockSize).Start] = true
+			starts[blocks.BlockAt(id, e.BlockSize).Start] = true
 		}
 	}
 	var out []CacheBlock

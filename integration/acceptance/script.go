@@ -321,7 +321,7 @@ func (s *script) fail(a args) {
 		r.Before, r.After = nil, fail
 	}
 	if b := a.get("block", ""); b != "" {
-		r.Block = blocks.Of(metric.ScheduleID(s.number(b)), s.sys.cfg.BlockSize)
+		r.Block = blocks.BlockAt(metric.ScheduleID(s.number(b)), s.sys.cfg.BlockSize)
 	}
 	s.sys.Store.Add(r)
 }

@@ -22,9 +22,9 @@ func (r Range) Contains(id metric.ScheduleID) bool { return r.Start <= id && id 
 // Len returns the number of schedules in the range.
 func (r Range) Len() int { return int(r.End - r.Start) }
 
-// Of returns the block of the given size that contains id. The fixed groups of the storage
+// BlockAt returns the block of the given size that contains id. The fixed groups of the storage
 // partitions are also blocks in this sense.
-func Of(id metric.ScheduleID, size int) Range {
+func BlockAt(id metric.ScheduleID, size int) Range {
 	start := id - id%metric.ScheduleID(size)
 	return Range{Start: start, End: start + metric.ScheduleID(size)}
 }
@@ -35,7 +35,7 @@ func (r Range) Cover(size int) []Range {
 		return nil
 	}
 	var out []Range
-	for start := Of(r.Start, size).Start; start < r.End; start += metric.ScheduleID(size) {
+	for start := BlockAt(r.Start, size).Start; start < r.End; start += metric.ScheduleID(size) {
 		out = append(out, Range{Start: start, End: start + metric.ScheduleID(size)})
 	}
 	return out
@@ -43,13 +43,13 @@ func (r Range) Cover(size int) []Range {
 
 // Starting returns the range that the blocks of the given size cover which start in r.
 func (r Range) Starting(size int) Range {
-	up := func(id metric.ScheduleID) metric.ScheduleID { return Of(id+metric.ScheduleID(size)-1, size).Start }
+	up := func(id metric.ScheduleID) metric.ScheduleID { return BlockAt(id+metric.ScheduleID(size)-1, size).Start }
 	return Range{Start: up(r.Start), End: up(r.End)}
 }
 
 // Within returns the range that the blocks of the given size cover which lie in r: empty, with End below or at Start, if none does.
 func (r Range) Within(size int) Range {
-	return Range{Start: r.Starting(size).Start, End: Of(r.End, size).Start}
+	return Range{Start: r.Starting(size).Start, End: BlockAt(r.End, size).Start}
 }
 
 // ShardOf returns the shard, out of n, of the block that starts at start. The shard is a hash and

@@ -9,7 +9,7 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-func TestOf(t *testing.T) {
+func TestBlockAt(t *testing.T) {
 	for _, c := range []struct {
 		id   metric.ScheduleID
 		size int
@@ -21,7 +21,7 @@ func TestOf(t *testing.T) {
 		{1000, 1, Range{1000, 1001}},
 		{1000, 300, Range{900, 1200}},
 	} {
-		got := Of(c.id, c.size)
+		got := BlockAt(c.id, c.size)
 		assert.Equal(t, c.want, got)
 		assert.True(t, got.Contains(c.id))
 		assert.False(t, got.Contains(got.End))
@@ -40,8 +40,8 @@ func TestCover(t *testing.T) {
 		for end := start + 1; end < 30; end++ {
 			r := Range{start, end}
 			cover := r.Cover(7)
-			require.Equal(t, Of(start, 7), cover[0])
-			require.Equal(t, Of(end-1, 7), cover[len(cover)-1])
+			require.Equal(t, BlockAt(start, 7), cover[0])
+			require.Equal(t, BlockAt(end-1, 7), cover[len(cover)-1])
 			for i := 1; i < len(cover); i++ {
 				require.Equal(t, cover[i-1].End, cover[i].Start)
 			}

@@ -47,7 +47,7 @@ func (e Epochs) SizeAt(startMs int64) int {
 
 // BlockAt returns the block that contains id in the slice that starts at startMs.
 func (e Epochs) BlockAt(id metric.ScheduleID, startMs int64) Range {
-	return Of(id, e.SizeAt(startMs))
+	return BlockAt(id, e.SizeAt(startMs))
 }
 
 // Add returns the epochs with n appended. n must begin after all others.

@@ -35,7 +35,7 @@ func rawOf(t *testing.T, s storage.Store, block blocks.Range, hour time.Time) (n
 // chunks of the failed flush are written again before anything else goes into their blocks.
 func TestBlocksOutOfReach(t *testing.T) {
 	w, store, clk := refusing()
-	good, bad, other := blocks.Of(0, 4), blocks.Of(4, 4), blocks.Of(8, 4)
+	good, bad, other := blocks.BlockAt(0, 4), blocks.BlockAt(4, 4), blocks.BlockAt(8, 4)
 	groups := func(bs ...blocks.Range) (out []cache.BlockSamples) {
 		for _, b := range bs {
 			out = append(out, group(eleven, b, 2))
@@ -76,8 +76,8 @@ func TestBlocksOutOfReach(t *testing.T) {
 // TestSealOutOfReach: a seal that does not reach a block seals the others.
 func TestSealOutOfReach(t *testing.T) {
 	w, store, clk := refusing()
-	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.Of(0, 4), 1), group(eleven, blocks.Of(4, 4), 1)}))
-	store.Away(blocks.Of(0, 4).Contains, errGone)
+	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.BlockAt(0, 4), 1), group(eleven, blocks.BlockAt(4, 4), 1)}))
+	store.Away(blocks.BlockAt(0, 4).Contains, errGone)
 	clk.Set(eleven.Add(time.Hour + time.Minute))
 	require.ErrorIs(t, w.Seal(t.Context()), storage.ErrUnavailable)
 	marks := marksOf(t, store, eleven)
@@ -98,7 +98,7 @@ var errRefused = fmt.Errorf("%w: too large", storage.ErrRefused)
 // It holds up neither other blocks nor later data of its own.
 func TestRefusedForGood(t *testing.T) {
 	w, store, clk := refusing()
-	good, bad, away := blocks.Of(0, 4), blocks.Of(4, 4), blocks.Of(8, 4)
+	good, bad, away := blocks.BlockAt(0, 4), blocks.BlockAt(4, 4), blocks.BlockAt(8, 4)
 	all := []cache.BlockSamples{group(eleven, good, 1), group(eleven, bad, 1), group(eleven, away, 1)}
 	require.NoError(t, w.Flush(t.Context(), all))
 	store.Fail(func(id metric.ScheduleID) error {
@@ -138,7 +138,7 @@ func TestRefusedWhenWrittenAgain(t *testing.T) {
 	for name, err := range map[string]error{"refused": errRefused, "another": errBoom} {
 		t.Run(name, func(t *testing.T) {
 			w, store, _ := refusing()
-			good, bad, away := blocks.Of(0, 4), blocks.Of(4, 4), blocks.Of(8, 4)
+			good, bad, away := blocks.BlockAt(0, 4), blocks.BlockAt(4, 4), blocks.BlockAt(8, 4)
 			groups := func(b blocks.Range) []cache.BlockSamples { return []cache.BlockSamples{group(eleven, b, 1)} }
 			store.Fail(func(metric.ScheduleID) error { return errGone })
 			require.ErrorIs(t, w.Flush(t.Context(), append(groups(bad), groups(away)...)), errGone)
@@ -178,7 +178,7 @@ func TestManyRetriesStopNoOthers(t *testing.T) {
 		var gs []cache.BlockSamples
 		var lost []int
 		for b := range blocksN {
-			g := group(hour, blocks.Of(metric.ScheduleID(4*b), 4), 1)
+			g := group(hour, blocks.BlockAt(metric.ScheduleID(4*b), 4), 1)
 			if away(g.Block.Start) {
 				lost = append(lost, b)
 				for i, v := range values[1:] {
@@ -197,7 +197,7 @@ func TestManyRetriesStopNoOthers(t *testing.T) {
 	for h := range hours {
 		hour := eleven.Add(time.Duration(h) * time.Hour)
 		for b := range blocksN {
-			block := blocks.Of(metric.ScheduleID(4*b), 4)
+			block := blocks.BlockAt(metric.ScheduleID(4*b), 4)
 			if b%3 != 0 {
 				require.Equal(t, 1, rawOf(t, store, block, hour), "hour %d, block %d", h, b)
 				continue
@@ -231,7 +231,7 @@ func TestLateMarksFailAlone(t *testing.T) {
 			store := storagetest.NewFaulty(apart)
 			w := cache.NewWriter(cache.New(store, clk, 1, cache.DefaultTiming()))
 			noon := eleven.Add(time.Hour)
-			good, bad, next := blocks.Of(0, 4), blocks.Of(4, 4), blocks.Of(8, 4)
+			good, bad, next := blocks.BlockAt(0, 4), blocks.BlockAt(4, 4), blocks.BlockAt(8, 4)
 			apart.Away(bad.Contains, c.before)
 			store.Add(storagetest.Rule{Op: "Write", Times: 1, Before: func() error {
 				clk.Set(noon.Add(2 * time.Minute))
@@ -297,7 +297,7 @@ func TestRetryPauses(t *testing.T) {
 	clk.Set(eleven)
 	store := &slowApart{Apart: apart, clk: clk}
 	w := cache.NewWriter(cache.New(store, clk, 1, cache.DefaultTiming()))
-	good, bad := group(eleven, blocks.Of(0, 4), 1), group(eleven, blocks.Of(4, 4), 1)
+	good, bad := group(eleven, blocks.BlockAt(0, 4), 1), group(eleven, blocks.BlockAt(4, 4), 1)
 	second := func() {
 		clk.Set(clk.Now().Add(time.Second))
 		require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{good}))
@@ -342,7 +342,7 @@ func TestRetryPauses(t *testing.T) {
 // TestNoPauseForCheapAttempts: the pause is in proportion to what the attempt has cost.
 func TestNoPauseForCheapAttempts(t *testing.T) {
 	w, store, _ := refusing()
-	good, bad := group(eleven, blocks.Of(0, 4), 1), group(eleven, blocks.Of(4, 4), 1)
+	good, bad := group(eleven, blocks.BlockAt(0, 4), 1), group(eleven, blocks.BlockAt(4, 4), 1)
 	store.Away(bad.Block.Contains, errGone)
 	for range 3 {
 		require.ErrorIs(t, w.Flush(t.Context(), []cache.BlockSamples{good, bad}), storage.ErrUnavailable)
@@ -376,17 +376,17 @@ func TestNextDayOutOfReach(t *testing.T) {
 	store := &dayAway{Store: storagetest.NewModel(settings(4), nil, clk), fromMs: midnight.UnixMilli()}
 	w := cache.NewWriter(cache.New(store, clk, 1, cache.DefaultTiming()))
 	last := midnight.Add(-time.Hour)
-	today, tomorrow := group(last, blocks.Of(0, 4), 2), group(midnight, blocks.Of(4, 4), 2)
+	today, tomorrow := group(last, blocks.BlockAt(0, 4), 2), group(midnight, blocks.BlockAt(4, 4), 2)
 	var some *cache.BlocksError
-	require.ErrorAs(t, w.Flush(t.Context(), []cache.BlockSamples{tomorrow, today, group(midnight, blocks.Of(8, 4), 1)}), &some)
+	require.ErrorAs(t, w.Flush(t.Context(), []cache.BlockSamples{tomorrow, today, group(midnight, blocks.BlockAt(8, 4), 1)}), &some)
 	require.Equal(t, []int{0, 2}, some.Failed)
 	require.ErrorIs(t, some, storage.ErrUnavailable)
 	require.Equal(t, 1, store.asked)
 	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{today}))
-	require.Equal(t, 2, rawOf(t, store, blocks.Of(0, 4), last))
+	require.Equal(t, 2, rawOf(t, store, blocks.BlockAt(0, 4), last))
 	require.ErrorIs(t, w.Flush(t.Context(), []cache.BlockSamples{tomorrow}), storage.ErrUnavailable)
 
 	store.fromMs = midnight.AddDate(1, 0, 0).UnixMilli()
 	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{tomorrow, today}))
-	require.Equal(t, 1, rawOf(t, store, blocks.Of(4, 4), midnight), "nothing was written of it before")
+	require.Equal(t, 1, rawOf(t, store, blocks.BlockAt(4, 4), midnight), "nothing was written of it before")
 }

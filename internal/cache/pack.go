@@ -61,7 +61,7 @@ func (w *Writer) pack(u *unit, ids []blocks.ID) {
 		ids = ids[1:]
 		first := len(u.raw)
 		for rest := samples; len(rest) > 0; {
-			group := blocks.Of(rest[0].Schedule, w.groupSize)
+			group := blocks.BlockAt(rest[0].Schedule, w.groupSize)
 			n := len(rest)
 			if !group.Contains(rest[n-1].Schedule) {
 				n, _ = slices.BinarySearchFunc(rest, group.End, func(s metric.Sample, end metric.ScheduleID) int {

@@ -28,7 +28,7 @@ func TestSealBehindALaterRun(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c, store, clk := setUp(4)
 			w := cache.NewWriter(c)
-			require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.Of(0, 4), 1)}))
+			require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.BlockAt(0, 4), 1)}))
 			if tc.ahead != 0 {
 				require.NoError(t, store.BeginSlice(t.Context(), storage.SliceKey{StartMs: eleven.Add(tc.ahead).UnixMilli()}))
 			}
@@ -48,7 +48,7 @@ func TestSealBehindALaterRun(t *testing.T) {
 func TestSealThatCannotAsk(t *testing.T) {
 	c, store, clk := setUp(4)
 	w := cache.NewWriter(c)
-	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.Of(0, 4), 1)}))
+	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.BlockAt(0, 4), 1)}))
 	clk.Set(eleven.Add(time.Hour + time.Minute))
 	store.Fail("NewestBegun", blocks.Range{}, 1, storage.ErrCorrupt)
 	require.ErrorIs(t, w.Seal(t.Context()), storage.ErrCorrupt)

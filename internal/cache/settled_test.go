@@ -15,7 +15,7 @@ import (
 
 func idsOf(t *testing.T, s storage.Store, hour time.Time) (out []blocks.ID) {
 	t.Helper()
-	for c, err := range s.RawChunks(t.Context(), blocks.Of(0, 4), hour.UnixMilli(), hour.UnixMilli()+1) {
+	for c, err := range s.RawChunks(t.Context(), blocks.BlockAt(0, 4), hour.UnixMilli(), hour.UnixMilli()+1) {
 		require.NoError(t, err)
 		out = append(out, c.ID)
 	}
@@ -25,7 +25,7 @@ func idsOf(t *testing.T, s storage.Store, hour time.Time) (out []blocks.ID) {
 // TestPlaceThatHasPassed: chunks of an old place would come before what has been packed since, so they are refused before they
 // are written. If the write itself takes that long, it fails.
 func TestPlaceThatHasPassed(t *testing.T) {
-	samples := []cache.BlockSamples{group(eleven, blocks.Of(0, 4), 2)}
+	samples := []cache.BlockSamples{group(eleven, blocks.BlockAt(0, 4), 2)}
 	for during, want := range map[bool]int{false: 0, true: 1} {
 		c, store, clk := setUp(4)
 		clk.Set(eleven.Add(30 * time.Minute))
@@ -65,7 +65,7 @@ func TestSlowFlush(t *testing.T) {
 			clk.Set(clk.Now().Add(31 * time.Second))
 			return nil
 		}})
-		require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.Of(0, 4), 2)}))
+		require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.BlockAt(0, 4), 2)}))
 		ids := idsOf(t, store, eleven)
 		require.Len(t, ids, want)
 		if several {

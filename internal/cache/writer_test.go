@@ -58,7 +58,7 @@ var errBoom = errors.New("boom")
 func TestSealOverTheRunIsTakenBack(t *testing.T) {
 	c, store, clk := setUp(4)
 	w := cache.NewWriter(c)
-	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.Of(4, 4), 1)}))
+	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.BlockAt(4, 4), 1)}))
 	noon := eleven.Add(time.Hour)
 	clk.Set(noon.Add(time.Minute))
 	store.Add(storagetest.Rule{Op: "Write", Times: 1, After: func() error {
@@ -81,7 +81,7 @@ func TestLateSchedulesAreForgotten(t *testing.T) {
 	w := cache.NewWriter(c)
 	var groups []cache.BlockSamples
 	for start := 0; len(groups)*(block+1) <= bound+block; start += block {
-		groups = append(groups, group(eleven.Add(-time.Hour), blocks.Of(metric.ScheduleID(start), block), block))
+		groups = append(groups, group(eleven.Add(-time.Hour), blocks.BlockAt(metric.ScheduleID(start), block), block))
 	}
 	require.NoError(t, w.Flush(t.Context(), groups[:1]))
 	require.NoError(t, w.Flush(t.Context(), groups[:1]))
@@ -102,7 +102,7 @@ func TestLateMarksAreOnePerBlock(t *testing.T) {
 			w := cache.NewWriter(c)
 			hour := eleven.Add(-7 * 24 * time.Hour)
 			late := func(id int) []cache.BlockSamples {
-				g := group(hour, blocks.Of(0, size), 1)
+				g := group(hour, blocks.BlockAt(0, size), 1)
 				g.Samples[0].Schedule = metric.ScheduleID(id)
 				return []cache.BlockSamples{g}
 			}
@@ -138,7 +138,7 @@ func TestLateSeriesOfOneFlush(t *testing.T) {
 	for _, series := range []int{32, 33} {
 		c, store, _ := setUp(128)
 		hour := eleven.Add(-7 * 24 * time.Hour)
-		require.NoError(t, cache.NewWriter(c).Flush(t.Context(), []cache.BlockSamples{group(hour, blocks.Of(0, 128), series)}))
+		require.NoError(t, cache.NewWriter(c).Flush(t.Context(), []cache.BlockSamples{group(hour, blocks.BlockAt(0, 128), series)}))
 		work := cache.Work{Marks: marksOf(t, store, eleven)}
 		require.Equal(t, series > 32, work.Whole())
 		if !work.Whole() {
@@ -189,7 +189,7 @@ func TestRetryKeepsItsMarks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			proto, store, clk := setUp(4)
 			w := cache.NewWriter(proto)
-			g := group(hour, blocks.Of(4, 4), 1)
+			g := group(hour, blocks.BlockAt(4, 4), 1)
 			store.Land(1+2*attempts, errBoom)
 			require.ErrorIs(t, w.Flush(t.Context(), []cache.BlockSamples{g}), errBoom)
 			for range attempts {
@@ -217,7 +217,7 @@ func TestRetriesAreBounded(t *testing.T) {
 	const samples, bound = 60_000, 64 << 20
 	c, store, _ := setUp(4)
 	w := cache.NewWriter(c)
-	g := group(eleven, blocks.Of(0, 4), 1)
+	g := group(eleven, blocks.BlockAt(0, 4), 1)
 	rng := rand.New(rand.NewPCG(1, 2))
 	for i := range samples - 1 {
 		g.Samples = append(g.Samples, metric.Sample{TimeMs: g.Slice.StartMs + int64(i) + 1, Value: rng.Float64()})
@@ -225,7 +225,7 @@ func TestRetriesAreBounded(t *testing.T) {
 	store.Fail("Write", blocks.Range{}, -1, storage.ErrTimeout)
 	n, most := 0, 0
 	for wrote := true; wrote; n++ {
-		g.Block = blocks.Of(metric.ScheduleID(4*n), 4)
+		g.Block = blocks.BlockAt(metric.ScheduleID(4*n), 4)
 		for i := range g.Samples {
 			g.Samples[i].Schedule = g.Block.Start
 		}
@@ -255,6 +255,6 @@ func TestRetriesAreBounded(t *testing.T) {
 	require.NoError(t, w.Settle(t.Context()))
 	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{g}))
 	for i := range n {
-		require.Equal(t, 1, rawOf(t, store, blocks.Of(metric.ScheduleID(4*i), 4), eleven))
+		require.Equal(t, 1, rawOf(t, store, blocks.BlockAt(metric.ScheduleID(4*i), 4), eleven))
 	}
 }

@@ -57,7 +57,7 @@ func testApart(t *testing.T, failure error, refused float64) {
 		for _, err := range send(1) {
 			require.NoError(t, err)
 		}
-		bad := blocks.Of(128, 128)
+		bad := blocks.BlockAt(128, 128)
 		store.Away(bad.Contains, failure)
 		for range 2 {
 			lost := 0

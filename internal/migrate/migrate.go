@@ -329,7 +329,7 @@ func (m *Migration) groups(some []series) [][]series {
 	size := m.store.Settings().GroupSize
 	var out [][]series
 	for len(some) > 0 {
-		end := blocks.Of(some[0].id, size).End
+		end := blocks.BlockAt(some[0].id, size).End
 		n, _ := slices.BinarySearchFunc(some, end, func(s series, id metric.ScheduleID) int { return cmp.Compare(s.id, id) })
 		out, some = append(out, some[:n:n]), some[n:]
 	}

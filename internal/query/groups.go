@@ -94,7 +94,7 @@ func (q *Querier) Bound(matches int) error {
 func (q *Querier) grouped(ids []metric.ScheduleID, maxIDs int) []Group {
 	var out []Group
 	for len(ids) > 0 {
-		end := blocks.Of(ids[0], q.groupSize).End
+		end := blocks.BlockAt(ids[0], q.groupSize).End
 		n, _ := slices.BinarySearch(ids, end)
 		n = min(n, max(maxIDs, 1))
 		out = append(out, Group{ids: ids[:n], q: q, place: len(out)})

@@ -550,7 +550,7 @@ func (g *groups) Schedules(ctx context.Context, ids blocks.Range) iter.Seq2[stor
 	g.reads++
 	return func(yield func(storage.Schedule, error) bool) {
 		for id := ids.Start; id < ids.End; id++ {
-			if g.away(blocks.Of(id, 128).Start) {
+			if g.away(blocks.BlockAt(id, 128).Start) {
 				yield(storage.Schedule{}, storage.ErrUnavailable)
 				return
 			}

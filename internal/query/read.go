@@ -229,7 +229,7 @@ func (q *Querier) addChunk(in *blocks.Incoming, ch storage.RawChunk, slice metri
 }
 
 func (q *Querier) readError(b metric.Bucket, g Group, err error) error {
-	return fmt.Errorf("read %s of group %d: %w", q.ladder.Name(b), blocks.Of(g.ids[0], q.groupSize).Start, err)
+	return fmt.Errorf("read %s of group %d: %w", q.ladder.Name(b), blocks.BlockAt(g.ids[0], q.groupSize).Start, err)
 }
 
 // in yields the index of each series in the group that has samples in the set, with its samples.

@@ -99,7 +99,7 @@ func (d *damage) first(item damagedItem) bool {
 
 // concerns reports whether a schedule may have lost samples, in groups of a size.
 func (d *damage) concerns(id metric.ScheduleID, size int) bool {
-	return slices.Contains(d.schedules, id) || slices.Contains(d.groups, blocks.Of(id, size).Start)
+	return slices.Contains(d.schedules, id) || slices.Contains(d.groups, blocks.BlockAt(id, size).Start)
 }
 
 func (d *damage) name(name string) {

@@ -101,7 +101,7 @@ func startWorkers(t *testing.T, names []string, wrap func(storage.Store) storage
 		var groups []cache.BlockSamples
 		for b := range 50 {
 			id := metric.ScheduleID(4 * b)
-			groups = append(groups, cache.BlockSamples{Slice: s, Block: blocks.Of(id, 4), Samples: []metric.Sample{{Schedule: id, TimeMs: s.StartMs + 1, Value: 1}}})
+			groups = append(groups, cache.BlockSamples{Slice: s, Block: blocks.BlockAt(id, 4), Samples: []metric.Sample{{Schedule: id, TimeMs: s.StartMs + 1, Value: 1}}})
 		}
 		require.NoError(t, writer.Flush(t.Context(), groups))
 		w.clk.Set(w.clk.Now().Add(time.Hour))
@@ -223,7 +223,7 @@ func TestWorkersAndABlockThatIsLeft(t *testing.T) {
 		t.Run(fmt.Sprint(len(names)), func(t *testing.T) {
 			var bad *block
 			w := startWorkers(t, names, func(s storage.Store) storage.Store {
-				bad = &block{Store: s, block: blocks.Of(8, 4), ms: hour.UnixMilli()}
+				bad = &block{Store: s, block: blocks.BlockAt(8, 4), ms: hour.UnixMilli()}
 				return bad
 			})
 			for range 3 {
@@ -294,7 +294,7 @@ func TestBlocksBehindManyOutOfReach(t *testing.T) {
 				if away(b) {
 					gone++
 					for _, op := range []string{"RawChunks", "Write"} {
-						store.Fail(op, blocks.Of(metric.ScheduleID(4*b), 4), -1, errAway)
+						store.Fail(op, blocks.BlockAt(metric.ScheduleID(4*b), 4), -1, errAway)
 					}
 				}
 			}

@@ -137,7 +137,7 @@ func usedShards(ids blocks.Range, epochs blocks.Epochs, n int) []bool {
 	used := make([]bool, n)
 	for _, e := range epochs {
 		for id := ids.Start; id < ids.End; {
-			block := blocks.Of(id, e.BlockSize)
+			block := blocks.BlockAt(id, e.BlockSize)
 			used[blocks.ShardOf(block.Start, n)] = true
 			id = block.End
 		}

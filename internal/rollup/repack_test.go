@@ -410,7 +410,7 @@ func TestRepackYields(t *testing.T) {
 			for n := range int64(3) {
 				for id := metric.ScheduleID(0); id < 40; id += 4 {
 					require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{{
-						Slice: slice, Block: blocks.Of(id, 4), Samples: []metric.Sample{{Schedule: id, TimeMs: slice.StartMs + n, Value: 1}},
+						Slice: slice, Block: blocks.BlockAt(id, 4), Samples: []metric.Sample{{Schedule: id, TimeMs: slice.StartMs + n, Value: 1}},
 					}}))
 				}
 			}

@@ -59,7 +59,7 @@ func setUpClocked(
 	for i := range n {
 		id := metric.ScheduleID(i)
 		if i%4 == 0 {
-			groups = append(groups, cache.BlockSamples{Slice: slice, Block: blocks.Of(id, 4)})
+			groups = append(groups, cache.BlockSamples{Slice: slice, Block: blocks.BlockAt(id, 4)})
 		}
 		g := &groups[len(groups)-1]
 		g.Samples = append(g.Samples, metric.Sample{Schedule: id, TimeMs: hour.UnixMilli() + 1, Value: float64(i)})

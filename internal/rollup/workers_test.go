@@ -184,7 +184,7 @@ func TestFencesAheadOfTheClock(t *testing.T) {
 	w := cache.NewWriter(cache.New(place.Session(clk), clk, 1, cache.DefaultTiming()))
 	for i := range 100 {
 		id := metric.ScheduleID(i)
-		require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{{Slice: slice, Block: blocks.Of(id, 4), Samples: []metric.Sample{
+		require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{{Slice: slice, Block: blocks.BlockAt(id, 4), Samples: []metric.Sample{
 			{Schedule: id, TimeMs: hour.UnixMilli(), Value: 1},
 		}}}))
 	}

@@ -383,7 +383,7 @@ func (x *Explainer) shardsOf(id metric.ScheduleID, within metric.Slice) []int {
 	out := []int{blocks.ShardOf(set.Epochs.BlockAt(id, within.StartMs).Start, set.IndexPartitions)}
 	for _, e := range set.Epochs {
 		if within.Contains(e.FromMs) {
-			out = append(out, blocks.ShardOf(blocks.Of(id, e.BlockSize).Start, set.IndexPartitions))
+			out = append(out, blocks.ShardOf(blocks.BlockAt(id, e.BlockSize).Start, set.IndexPartitions))
 		}
 	}
 	slices.Sort(out)

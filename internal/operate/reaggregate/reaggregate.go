@@ -277,7 +277,7 @@ func (j *job) blocks(size int) int64 {
 	}
 	n := int64(0)
 	for ids := j.ids; len(ids) > 0; n++ {
-		i, _ := slices.BinarySearch(ids, blocks.Of(ids[0], size).End)
+		i, _ := slices.BinarySearch(ids, blocks.BlockAt(ids[0], size).End)
 		ids = ids[i:]
 	}
 	j.perSlice[size] = n

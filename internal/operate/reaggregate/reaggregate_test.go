@@ -87,7 +87,7 @@ func (w *world) smuggle(id metric.ScheduleID, t time.Time, v float64) {
 	w.Helper()
 	slice := metric.DefaultLadder().SliceAt(metric.Raw, t.UnixMilli())
 	require.NoError(w, w.store.Write(w.Context(), &storage.Batch{Raw: []storage.RawChunk{{
-		Group: blocks.Of(id, 8).Start, SliceMs: slice.StartMs,
+		Group: blocks.BlockAt(id, 8).Start, SliceMs: slice.StartMs,
 		Chunk: storage.Chunk{
 			ID:   blocks.NewIDs(uint64(id)).Next(t.UnixMilli()),
 			Data: blocks.AppendSamples(nil, []metric.Sample{{Schedule: id, TimeMs: t.UnixMilli(), Value: v}}),

@@ -156,7 +156,7 @@ func (w *World) Flush(b *storage.Batch, samples []metric.Sample) *storage.Batch 
 		key := storage.SliceKey{Bucket: metric.Raw, StartMs: p.sliceMs}
 		b.Open = append(b.Open, key)
 		b.Raw = append(b.Raw, storage.RawChunk{
-			Group:   blocks.Of(p.block, settings.GroupSize).Start,
+			Group:   blocks.BlockAt(p.block, settings.GroupSize).Start,
 			SliceMs: p.sliceMs,
 			Chunk:   storage.Chunk{ID: w.Chunks.Next(max(0, p.sliceMs)), Data: blocks.AppendSamples(nil, all)},
 		})

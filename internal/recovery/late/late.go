@@ -329,7 +329,7 @@ func (s *blockSet) touches(ids blocks.Range) bool {
 	if s.all {
 		return true
 	}
-	for start := blocks.Of(ids.Start, s.size).Start; start < ids.End; start += metric.ScheduleID(s.size) {
+	for start := blocks.BlockAt(ids.Start, s.size).Start; start < ids.End; start += metric.ScheduleID(s.size) {
 		if _, ok := s.starts[start]; ok {
 			return true
 		}

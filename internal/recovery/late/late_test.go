@@ -344,6 +344,6 @@ func TestMemoryIsBounded(t *testing.T) {
 	require.Equal(t, held, v.n)
 	for i := 0; i < maxBlocks+10_000; i += 97 {
 		ms := at(int64(i % 100))
-		require.NotEmpty(t, v.Slices(0, blocks.Of(metric.ScheduleID(4*i), 4), ms, ms+1))
+		require.NotEmpty(t, v.Slices(0, blocks.BlockAt(metric.ScheduleID(4*i), 4), ms, ms+1))
 	}
 }

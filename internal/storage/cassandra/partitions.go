@@ -38,7 +38,7 @@ func (s *Store) partitions(ctx context.Context, l listing, ids blocks.Range, fro
 	if ids.Start >= ids.End || fromMs >= toMs {
 		return nil, nil
 	}
-	firstGroup := int64(blocks.Of(ids.Start, l.groupSize).Start)
+	firstGroup := int64(blocks.BlockAt(ids.Start, l.groupSize).Start)
 	firstPeriod := metric.AlignDown(clampMs(fromMs), l.periodMs)
 	toMs = clampMs(toMs)
 	groups := (int64(ids.End)-1-firstGroup)/int64(l.groupSize) + 1

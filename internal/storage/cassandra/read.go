@@ -142,7 +142,7 @@ func (s *Store) WriteRollups(ctx context.Context, f storage.Fence, level metric.
 	byPartition := make(map[partition][]statement)
 	for i := range rows {
 		r := &rows[i]
-		p := partition{int64(blocks.Of(r.Schedule, s.groupSize).Start), metric.AlignDown(r.TimeMs, s.periodMs(level))}
+		p := partition{int64(blocks.BlockAt(r.Schedule, s.groupSize).Start), metric.AlignDown(r.TimeMs, s.periodMs(level))}
 		// Copied: the caller reuses its memory, and a beaten attempt may still be ending.
 		sketch := append([]byte{}, r.Sketch...)
 		byPartition[p] = append(byPartition[p], stmt(cql, p.Group, p.PeriodMs, int64(r.Schedule), r.TimeMs,
@@ -239,7 +239,7 @@ func (s *Store) RowFence(ctx context.Context, level metric.Bucket, id metric.Sch
 		Us *int64 `db:"written"` // null for a row without a count
 	}
 	found, err := all[written](ctx, s.session, stmt(s.on(level, cqlRowFence),
-		int64(blocks.Of(id, s.groupSize).Start), metric.AlignDown(timeMs, s.periodMs(level)), int64(id), timeMs))
+		int64(blocks.BlockAt(id, s.groupSize).Start), metric.AlignDown(timeMs, s.periodMs(level)), int64(id), timeMs))
 	if err != nil || len(found) == 0 || found[0].Us == nil {
 		return 0, named(op, err)
 	}

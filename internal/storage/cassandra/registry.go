@@ -192,7 +192,7 @@ func (s *Store) list(ctx context.Context, bySource map[string][]*claim) error {
 			if c.listed {
 				continue
 			}
-			start := blocks.Of(c.id, s.groupSize).Start
+			start := blocks.BlockAt(c.id, s.groupSize).Start
 			byBlock[start] = append(byBlock[start], stmt(cqlListSchedule, int64(start), int64(c.id), c.labels))
 			notes[source] = append(notes[source], stmt(cqlMarkListed, source, c.key[:]))
 		}

@@ -49,7 +49,7 @@ func benchFlush(ids *blocks.IDs, data []byte, slice, from, to int, marks bool) *
 	for block := from; block < to; block++ {
 		k := benchKey(slice, block)
 		c := storage.Chunk{ID: ids.Next(k.StartMs), Data: data}
-		batch.Raw = append(batch.Raw, storage.RawChunk{Group: blocks.Of(k.Start, 1024).Start, SliceMs: k.StartMs, Chunk: c})
+		batch.Raw = append(batch.Raw, storage.RawChunk{Group: blocks.BlockAt(k.Start, 1024).Start, SliceMs: k.StartMs, Chunk: c})
 		batch.Cache = append(batch.Cache, storage.CacheChunk{CacheKey: k, Chunk: c})
 		if marks {
 			batch.Marks = append(batch.Marks, storage.PlacedMark{

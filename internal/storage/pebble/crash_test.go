@@ -69,7 +69,7 @@ func crashBatch(n int) *storage.Batch {
 			Partition: storage.IndexPartition{SliceKey: k.SliceKey},
 			Mark:      storage.Mark{Start: k.Start, TimeMs: crashStart, ID: c.ID},
 		}},
-		Raw:   []storage.RawChunk{{Group: blocks.Of(k.Start, 256).Start, SliceMs: crashStart, Chunk: c}},
+		Raw:   []storage.RawChunk{{Group: blocks.BlockAt(k.Start, 256).Start, SliceMs: crashStart, Chunk: c}},
 		Cache: []storage.CacheChunk{{CacheKey: k, Chunk: c}},
 	}
 }

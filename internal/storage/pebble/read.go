@@ -436,7 +436,7 @@ func (s *Store) RawChunks(ctx context.Context, ids blocks.Range, fromMs, toMs in
 			c.Data = v
 			return c, err
 		}
-		from := blocks.Of(ids.Start, s.groupSize).Start
+		from := blocks.BlockAt(ids.Start, s.groupSize).Start
 		for {
 			group, ok, err := s.nextGroup(&at, days, from, ids.End)
 			if err != nil {
@@ -464,7 +464,7 @@ func (s *Store) RawChunks(ctx context.Context, ids blocks.Range, fromMs, toMs in
 					return
 				}
 			}
-			from = blocks.Of(group, s.groupSize).End
+			from = blocks.BlockAt(group, s.groupSize).End
 		}
 	}
 }

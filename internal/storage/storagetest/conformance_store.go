@@ -36,7 +36,7 @@ func (s *suite) largeBatch() {
 		data := bytes.Repeat([]byte{byte(i), byte(i >> 8)}, 700)
 		b.Cache = append(b.Cache, storage.CacheChunk{CacheKey: k, Chunk: storage.Chunk{ID: s.id(), Data: data}})
 		b.Raw = append(b.Raw, storage.RawChunk{
-			Group: blocks.Of(k.Start, group).Start, SliceMs: at(5), Chunk: storage.Chunk{ID: s.id(), Data: data},
+			Group: blocks.BlockAt(k.Start, group).Start, SliceMs: at(5), Chunk: storage.Chunk{ID: s.id(), Data: data},
 		})
 	}
 	s.write(b)

@@ -271,7 +271,7 @@ func (r *historyRun) write() {
 		c := storage.Chunk{ID: r.id(), Data: r.data()}
 		b.Cache = append(b.Cache, storage.CacheChunk{CacheKey: storage.CacheKey{SliceKey: k, Start: r.start()}, Chunk: c})
 		b.Raw = append(b.Raw, storage.RawChunk{
-			Group: blocks.Of(r.start(), r.Settings.GroupSize).Start, SliceMs: r.slice(metric.Raw).StartMs, Chunk: c,
+			Group: blocks.BlockAt(r.start(), r.Settings.GroupSize).Start, SliceMs: r.slice(metric.Raw).StartMs, Chunk: c,
 		})
 	}
 	r.marks = append(r.marks, b.Marks...)
@@ -318,7 +318,7 @@ func (r *historyRun) deleteMarks() {
 
 // packRaw replaces some of the chunks of a group and slice, as the first store has them.
 func (r *historyRun) packRaw() {
-	group, slice := blocks.Of(r.start(), r.Settings.GroupSize).Start, r.slice(metric.Raw).StartMs
+	group, slice := blocks.BlockAt(r.start(), r.Settings.GroupSize).Start, r.slice(metric.Raw).StartMs
 	var of []blocks.ID
 	for c, err := range r.stores[0].RawChunks(r.ctx, blocks.Range{Start: group, End: group + 1}, slice, slice+1) {
 		require.NoError(r.t, err)
