@@ -267,7 +267,7 @@ var list = []brk{
 	{
 		name: "a worker that takes over passes rows on beside those of the one before", invariant: 2,
 		file: "internal/cache/promote.go",
-		old:  "id := passedID(w, nil)", new: "id := passedID(w, []metric.ScheduleID{metric.ScheduleID(fence)})",
+		old:  "id := promotedID(w, nil)", new: "id := promotedID(w, []metric.ScheduleID{metric.ScheduleID(fence)})",
 		pkg: "integration/explore", test: "TestInterleavings/takeover_torn",
 	},
 	{
@@ -342,7 +342,7 @@ var list = []brk{
 	{
 		name: "marks are deleted before the rows are passed on", invariant: 3,
 		file: "internal/rollup/block.go",
-		old:  "err := g.run.cache.Pass(", new: "err := g.run.cache.Unmark(ctx, g.lease.Fence, w); err != nil {\n\t\t\treturn err\n\t\t}\n\t\tif err := g.run.cache.Pass(",
+		old:  "err := g.run.cache.Promote(", new: "err := g.run.cache.Unmark(ctx, g.lease.Fence, w); err != nil {\n\t\t\treturn err\n\t\t}\n\t\tif err := g.run.cache.Promote(",
 		pkg: "integration/acceptance", test: "TestModel/CrashAtEveryStep",
 	},
 	{
@@ -472,7 +472,7 @@ var list = []brk{
 	{
 		name: "rows are passed on without the fence", invariant: 5,
 		file: "internal/rollup/block.go",
-		old:  "g.run.cache.Pass(ctx, g.lease.Fence,", new: "g.run.cache.Pass(ctx, 0,",
+		old:  "g.run.cache.Promote(ctx, g.lease.Fence,", new: "g.run.cache.Promote(ctx, 0,",
 		pkg: "internal/rollup", test: "TestBlocksSideBySide",
 	},
 	{

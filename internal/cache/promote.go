@@ -54,7 +54,7 @@ func (c *Cache) KeptFrom(b metric.Bucket, nowMs int64) int64 {
 // Climb predicts when marked work reaches the roll-up rows. slice is the slice of bucket b whose
 // data is ground; its mark lies in the index of slice in. Climb returns the times of the runs, in
 // Unix ms: first the run that grinds the row of level b+1, then those of the levels above. It
-// follows the rule of Pass: each run puts its marks into the next bucket's slice around it, or else
+// follows the rule of Promote: each run puts its marks into the next bucket's slice around it, or else
 // into that bucket's current slice.
 func (c *Cache) Climb(b metric.Bucket, slice, in metric.Slice) []int64 {
 	var out []int64
@@ -74,15 +74,15 @@ func (c *Cache) Climb(b metric.Bucket, slice, in metric.Slice) []int64 {
 	return out
 }
 
-// Pass hands the rows of work on to the next bucket. to is the result of Next for the run's slice.
+// Promote promotes the rows of work to the next bucket. to is the result of Next for the run's slice.
 //
 //   - Rows of a whole block that came on time enter the cache of the next bucket's slice around them,
 //     with a fresh mark. There is one chunk for each block and slice below: a repeated run writes over
 //     it. So the cache never holds two chunks with the same row.
-//   - For all other rows Pass puts late marks that name their schedules. The run that reads these reads
+//   - For all other rows Promote puts late marks that name their schedules. The run that reads these reads
 //     the rows from their table. The marks go into the slice around the rows if the run's own slice lies
 //     within it and its run has not begun, and else into the next bucket's current slice.
-func (c *Cache) Pass(ctx context.Context, fence storage.Fence, w *Work, rows []metric.RollupRow, to Next) error {
+func (c *Cache) Promote(ctx context.Context, fence storage.Fence, w *Work, rows []metric.RollupRow, to Next) error {
 	next := w.Bucket() + 1
 	if next == c.ladder.Top() || len(rows) == 0 {
 		return nil
@@ -102,7 +102,7 @@ func (c *Cache) Pass(ctx context.Context, fence storage.Fence, w *Work, rows []m
 			end = i
 		}
 		if whole {
-			id := passedID(w, nil)
+			id := promotedID(w, nil)
 			m := c.blockMark(storage.MarkFresh, next, slice, block.Start, id, 1)
 			b.Marks = append(b.Marks, m)
 			b.Cache = append(b.Cache, storage.CacheChunk{
@@ -115,7 +115,7 @@ func (c *Cache) Pass(ctx context.Context, fence storage.Fence, w *Work, rows []m
 				ids[i] = rows[i].Schedule
 			}
 			m := storage.Mark{Start: block.Start, TimeMs: slice.StartMs, Kind: storage.MarkLate, Schedules: slices.Compact(ids)}
-			m.ID = passedID(w, m.Schedules)
+			m.ID = promotedID(w, m.Schedules)
 			late = append(late, m)
 		}
 		rows = rows[end:]
@@ -131,10 +131,10 @@ func (c *Cache) Pass(ctx context.Context, fence storage.Fence, w *Work, rows []m
 	return c.store.Write(ctx, b)
 }
 
-// passedID returns the id of what Pass puts into the next bucket's slice: of the chunk and mark of a whole
+// promotedID returns the id of what Promote puts into the next bucket's slice: of the chunk and mark of a whole
 // block, or of a late mark, which a repeated run may put with other schedules, beside the first. So runs that are
 // aborted again and again leave one mark, and not one each.
-func passedID(w *Work, schedules []metric.ScheduleID) blocks.ID {
+func promotedID(w *Work, schedules []metric.ScheduleID) blocks.ID {
 	var key []byte
 	for _, n := range [...]int64{w.Slice.StartMs, int64(w.Block.Start)} {
 		key = binary.BigEndian.AppendUint64(key, uint64(n))

@@ -45,7 +45,7 @@ func (g *grind) block(ctx context.Context, w *cache.Work, expired bool) error {
 		if err := g.lease.Check(); err != nil {
 			return err
 		}
-		if err := g.run.cache.Pass(ctx, g.lease.Fence, w, g.rows, g.run.next); err != nil {
+		if err := g.run.cache.Promote(ctx, g.lease.Fence, w, g.rows, g.run.next); err != nil {
 			return fmt.Errorf("pass block %d on to the next bucket: %w", w.Block.Start, err)
 		}
 	}

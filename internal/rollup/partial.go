@@ -13,7 +13,7 @@ import (
 )
 
 // giveUp fills g.rows with rows that say that the input of the work has expired before it was
-// ground: one for each schedule that the work asks for. Pass hands them on like other rows, so
+// ground: one for each schedule that the work asks for. Promote hands them on like other rows, so
 // every coarser row becomes partial too, and stays so when it is ground again.
 func (g *grind) giveUp(ctx context.Context, w *cache.Work) error {
 	g.rows = g.rows[:0]

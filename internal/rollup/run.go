@@ -261,7 +261,7 @@ func (u *run) steady() error {
 }
 
 // checkComplete asserts what the cascade relies on: a slice is completed only after all slices
-// within it (see cache.Pass).
+// within it (see cache.Promote).
 func (u *run) checkComplete(ctx context.Context) error {
 	for b := metric.Raw; b < u.key.Bucket; b++ {
 		parts, err := u.store.Slices(ctx, b, u.slice.StartMs, u.slice.EndMs)
