@@ -516,7 +516,7 @@ var list = []brk{
 	{
 		name: "what was packed in the background is looked at again by the next process", invariant: 6,
 		file: "internal/rollup/repack.go",
-		old:  "p.done[shard] = kept.Of(shard)", new: "p.done[shard] = kept.Of(1 << 20)",
+		old:  "p.done[shard] = kept.Span(shard)", new: "p.done[shard] = kept.Span(1 << 20)",
 		pkg: "internal/rollup", test: "TestRepack",
 	},
 	{

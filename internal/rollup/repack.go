@@ -124,7 +124,7 @@ func (r *Runner) repackPass(ctx context.Context) (*repackPass, error) {
 	settings := r.store.Settings()
 	used := usedShards(ids, settings.Epochs, settings.IndexPartitions)
 	for _, shard := range mine {
-		p.done[shard] = kept.Of(shard).With(r.repacking.done[shard])
+		p.done[shard] = kept.Span(shard).With(r.repacking.done[shard])
 		if !used[shard] {
 			p.done[shard] = p.within.Span // a fine ladder has a million slices
 		}

@@ -507,7 +507,7 @@ func TestRepackWithoutBlocks(t *testing.T) {
 	p, ok, err := repack.Read(t.Context(), store)
 	require.NoError(t, err)
 	require.True(t, ok)
-	require.NotEqual(t, repack.Span{}, p.Of(blocks.ShardOf(4, partitions)))
+	require.NotEqual(t, repack.Span{}, p.Span(blocks.ShardOf(4, partitions)))
 }
 
 // TestRepackGoesOn: runs may be due more often than progress is kept. What this process has looked through since is not looked

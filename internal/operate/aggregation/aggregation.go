@@ -158,7 +158,7 @@ func (s *state) readRepack(ctx context.Context) error {
 	within := repack.RangeOf(s.ladder, max(p.OldestMs, s.store.WholeFrom(metric.Raw, now)), now-settings.Policy.Delay.Milliseconds())
 	s.Repack = &wire.Repack{Slices: within.Slices()}
 	for shard := range settings.IndexPartitions {
-		s.Repack.Left = max(s.Repack.Left, within.Left(p.Of(shard)))
+		s.Repack.Left = max(s.Repack.Left, within.Left(p.Span(shard)))
 	}
 	return nil
 }

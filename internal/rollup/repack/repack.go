@@ -56,8 +56,8 @@ func RangeOf(l metric.Ladder, fromMs, endedMs int64) Range {
 	return Range{l, Span{from, to}}
 }
 
-// Of returns what is done of a shard.
-func (p *Progress) Of(shard int) Span {
+// Span returns what is done of a shard.
+func (p *Progress) Span(shard int) Span {
 	if shard < len(p.Shards) {
 		return p.Shards[shard]
 	}
