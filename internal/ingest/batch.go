@@ -173,9 +173,9 @@ func (b *Batch) Metric(name string) {
 	b.series.Metric, b.text = name, b.labelText+int64(len(name))
 }
 
-// Own returns a copy of s that is valid until Reset, for text that the body does not hold in its
+// Copy returns a copy of s that is valid until Reset, for text that the body does not hold in its
 // final form, such as escaped text. It returns "" if the batch is full.
-func (b *Batch) Own(s []byte) string {
+func (b *Batch) Copy(s []byte) string {
 	if len(s) == 0 || !b.Charge(int64(len(s))) {
 		return ""
 	}

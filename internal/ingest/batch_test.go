@@ -107,8 +107,8 @@ func stored(t *testing.T, g *storagetest.Faulty) []string {
 	return out
 }
 
-// TestBatchOwn: text that Own returned stays unchanged while more is added.
-func TestBatchOwn(t *testing.T) {
+// TestBatchCopy: text that Copy returned stays unchanged while more is added.
+func TestBatchCopy(t *testing.T) {
 	var b ingest.Batch
 	for range 2 {
 		b.Reset()
@@ -118,7 +118,7 @@ func TestBatchOwn(t *testing.T) {
 			for j := range scratch {
 				scratch[j] = byte('a' + i)
 			}
-			got = append(got, b.Own(scratch[:70*i]))
+			got = append(got, b.Copy(scratch[:70*i]))
 		}
 		for i, s := range got {
 			require.Equal(t, strings.Repeat(string(rune('a'+i)), 70*i), s)

@@ -174,5 +174,5 @@ func (d *decoder) name(l *valueList, i int) string {
 	if l.Types[i] == "counter" || l.Types[i] == "derive" {
 		part("total")
 	}
-	return d.batch.Own(d.scratch)
+	return d.batch.Copy(d.scratch)
 }

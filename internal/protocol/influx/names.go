@@ -67,7 +67,7 @@ func (n *names) metric(f *fieldNames, at int, field string, b *ingest.Batch) str
 	name, ok := n.metrics[string(n.scratch)]
 	if !ok {
 		if len(n.scratch) > maxNameBytes || n.n >= maxNames {
-			return b.Own(n.scratch)
+			return b.Copy(n.scratch)
 		}
 		name = string(n.scratch)
 		n.metrics[name] = name

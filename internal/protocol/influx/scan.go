@@ -53,7 +53,7 @@ func (d *decoder) escaped(i, next int, end uint8) (string, int) {
 		return s[begin:next], next
 	}
 	d.scratch = append(d.scratch, s[i:next]...)
-	return d.b.Own(d.scratch), next
+	return d.b.Copy(d.scratch), next
 }
 
 func escapable(c, end uint8) bool {

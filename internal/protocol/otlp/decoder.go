@@ -275,7 +275,7 @@ func (d *decoder) scopeMetrics(message []byte, bad error) error {
 		return err
 	}
 	schemaURL := ""
-	if err := each(message, 3, func(text []byte) error { schemaURL = d.b.Own(text); return nil }); err != nil {
+	if err := each(message, 3, func(text []byte) error { schemaURL = d.b.Copy(text); return nil }); err != nil {
 		return err
 	}
 	d.scratch = d.attributes(d.scratch[:0], scope.GetAttributes())
@@ -328,7 +328,7 @@ func (d *decoder) translate(to []metric.Label, attributes []attribute, prefix st
 		case to[at].Value == "":
 			to[at].Value = a.value
 		case a.value != "":
-			to[at].Value = d.b.Own([]byte(to[at].Value + ";" + a.value))
+			to[at].Value = d.b.Copy([]byte(to[at].Value + ";" + a.value))
 		}
 	}
 	return to, nil

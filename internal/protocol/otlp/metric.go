@@ -235,6 +235,6 @@ func (d *decoder) summary(f family, p *metricspb.SummaryDataPoint) error {
 
 // labelled adds a sample of a series with one more label, which is a number.
 func (d *decoder) labelled(label string, number float64, name string, v float64) error {
-	d.labels = set(d.labels, label, d.b.Own(strconv.AppendFloat(nil, number, 'f', -1, 64)))
+	d.labels = set(d.labels, label, d.b.Copy(strconv.AppendFloat(nil, number, 'f', -1, 64)))
 	return d.sample(name, v)
 }

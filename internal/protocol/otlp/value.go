@@ -25,7 +25,7 @@ func (d *decoder) text(v *commonpb.AnyValue) string {
 	if err := enc.Encode(plain); err != nil {
 		panic(err) // plainValue returns nothing that JSON does not have
 	}
-	return d.b.Own(bytes.TrimSuffix(buf.Bytes(), []byte{'\n'}))
+	return d.b.Copy(bytes.TrimSuffix(buf.Bytes(), []byte{'\n'}))
 }
 
 // plainValue returns a value as encoding/json takes it, which sorts maps by their keys.
