@@ -52,7 +52,7 @@ func (p Policy) Values(l metric.Ladder) []Value {
 	kept := make([]string, l.Top()+1)
 	for b := range kept {
 		kept[b] = l.Name(metric.Bucket(b)) + "=0"
-		if keep := p.Retention.Of(metric.Bucket(b)); keep > 0 {
+		if keep := p.Retention.Duration(metric.Bucket(b)); keep > 0 {
 			kept[b] = l.Name(metric.Bucket(b)) + "=" + span(keep)
 		}
 	}

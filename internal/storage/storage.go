@@ -408,8 +408,8 @@ func (s Settings) OrNew() Settings {
 // raw.
 type Retention []time.Duration
 
-// Of returns how long the rows of a bucket are kept. 0 means for ever.
-func (r Retention) Of(b metric.Bucket) time.Duration {
+// Duration returns how long the rows of a bucket are kept. 0 means for ever.
+func (r Retention) Duration(b metric.Bucket) time.Duration {
 	if int(b) >= len(r) {
 		return 0
 	}
@@ -420,7 +420,7 @@ func (r Retention) Of(b metric.Bucket) time.Duration {
 // math.MinInt64 for ever. This is what the retention in force promises; Store.WholeFrom says what
 // is there.
 func (r Retention) From(b metric.Bucket, nowMs int64) int64 {
-	keep := r.Of(b).Milliseconds()
+	keep := r.Duration(b).Milliseconds()
 	if keep <= 0 {
 		return math.MinInt64
 	}
@@ -429,7 +429,7 @@ func (r Retention) From(b metric.Bucket, nowMs int64) int64 {
 
 // Until returns the time from which a row of a bucket expires, 0 for never.
 func (r Retention) Until(b metric.Bucket, rowMs int64) int64 {
-	keep := r.Of(b).Milliseconds()
+	keep := r.Duration(b).Milliseconds()
 	if keep <= 0 {
 		return 0
 	}

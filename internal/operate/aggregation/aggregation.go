@@ -110,7 +110,7 @@ func (r *Reader) levels() []wire.Level {
 	retention, out := r.store.Settings().Policy.Retention, []wire.Level{}
 	for b := metric.Raw; b <= r.ladder.Top(); b++ {
 		l := wire.Level{
-			Level: r.ladder.Name(b), RetentionSeconds: retention.Of(b).Seconds(),
+			Level: r.ladder.Name(b), RetentionSeconds: retention.Duration(b).Seconds(),
 			WidthSeconds: (time.Duration(r.ladder.WidthMs(b)) * time.Millisecond).Seconds(),
 		}
 		if whole := r.store.WholeFrom(b, clock.NowMs(r.clk)); whole != math.MinInt64 {

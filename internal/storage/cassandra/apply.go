@@ -255,7 +255,7 @@ func (a *applier) levels(l metric.Ladder) ([]schema.Level, error) {
 	}
 	var out []schema.Level
 	for _, b := range l.Levels() {
-		out = append(out, schema.Level{Table: tableOf(l, b), Retention: policy.Retention.Of(b)})
+		out = append(out, schema.Level{Table: tableOf(l, b), Retention: policy.Retention.Duration(b)})
 	}
 	return out, nil
 }

@@ -138,7 +138,7 @@ func (s *Store) WriteRollups(ctx context.Context, f storage.Fence, level metric.
 		return convert(ctx, ctx.Err())
 	}
 	cql := s.on(level, cqlWriteRollup)
-	keep := ttl(s.policy().Retention.Of(level))
+	keep := ttl(s.policy().Retention.Duration(level))
 	byPartition := make(map[partition][]statement)
 	for i := range rows {
 		r := &rows[i]

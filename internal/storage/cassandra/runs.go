@@ -131,7 +131,7 @@ func (s *Store) PackRaw(ctx context.Context, f storage.Fence, packed storage.Raw
 	const op = "pack raw chunks"
 	group, period := int64(packed.Group), metric.AlignDown(packed.SliceMs, dayMs)
 	// The new chunk expires with the last of those that it replaces, however much later it is written.
-	keep := s.policy().Retention.Of(metric.Raw)
+	keep := s.policy().Retention.Duration(metric.Raw)
 	if keep > 0 {
 		writtenMs := max(packed.ID.TimeMs(), s.ladder.SliceAt(metric.Raw, packed.SliceMs).EndMs)
 		keep = max(keep-time.Duration(max(0, clock.NowMs(s.clk)-writtenMs))*time.Millisecond, time.Second)

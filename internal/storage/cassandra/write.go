@@ -38,7 +38,7 @@ const (
 // until the rows that must say so have expired. 0 means for ever.
 func (s *Store) workTTL(b metric.Bucket, beyond time.Duration) int {
 	retention := s.policy().Retention
-	input, rows := retention.Of(b), retention.Of(b+1)
+	input, rows := retention.Duration(b), retention.Duration(b+1)
 	if input == 0 || rows == 0 {
 		return 0
 	}
@@ -83,7 +83,7 @@ func (s *Store) Write(ctx context.Context, b *storage.Batch) error {
 	// Raw and cache chunks are sent together: a cache that has more than the table is not trusted
 	// until its writer's mark says that both are whole.
 	raw := len(b.Raw)
-	keep := ttl(s.policy().Retention.Of(metric.Raw))
+	keep := ttl(s.policy().Retention.Duration(metric.Raw))
 	if err := parts.each(ctx, raw+len(b.Cache), func(i int) []int { return parts.ofChunk[i : i+1] }, func(ctx context.Context, i int) error {
 		if i < raw {
 			c := &b.Raw[i]

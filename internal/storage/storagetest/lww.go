@@ -395,7 +395,7 @@ func (m *LWWModel) WriteRollups(ctx context.Context, f storage.Fence, level metr
 		return fmt.Errorf("bucket %d is not a roll-up of %s", level, m.settings.Ladder)
 	}
 	at := m.stamp(f)
-	if m.settings.Policy.Retention.Of(level) == 0 {
+	if m.settings.Policy.Retention.Duration(level) == 0 {
 		at.second = 0 // no TTL
 	}
 	for _, row := range rows {

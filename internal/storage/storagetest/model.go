@@ -273,7 +273,7 @@ func (m *Model) Expire(ctx context.Context) error {
 	defer m.mu.Unlock()
 	nowMs := clock.NowMs(m.clk)
 	retention := m.settings.Policy.Retention
-	if keep := retention.Of(metric.Raw).Milliseconds(); keep > 0 {
+	if keep := retention.Duration(metric.Raw).Milliseconds(); keep > 0 {
 		day := metric.AlignDown(nowMs-keep, modelDayMs)
 		for m.settings.Ladder.SliceAt(metric.Raw, day-1).EndMs > nowMs-keep {
 			day -= modelDayMs
@@ -287,7 +287,7 @@ func (m *Model) Expire(ctx context.Context) error {
 	}
 	for k := range m.rollups {
 		period := modelPeriodRows * m.settings.Ladder.WidthMs(k.level)
-		if keep := retention.Of(k.level).Milliseconds(); keep > 0 && metric.AlignDown(k.timeMs, period)+period <= nowMs-keep {
+		if keep := retention.Duration(k.level).Milliseconds(); keep > 0 && metric.AlignDown(k.timeMs, period)+period <= nowMs-keep {
 			delete(m.rollups, k)
 			m.expire(k.level, metric.AlignDown(nowMs-keep, period))
 		}
