@@ -38,7 +38,7 @@ func (im *importing) samples() error {
 
 // series begins the series of the line in the batch, with copies of its strings: the batch outlives the line.
 func (im *importing) series() {
-	owned := func(s string) string { return im.batch.Own([]byte(s)) }
+	owned := func(s string) string { return im.batch.Copy([]byte(s)) }
 	im.labels = im.labels[:0]
 	for _, lb := range im.line.labels {
 		im.labels = im.batch.Label(im.labels, owned(lb.Name), owned(lb.Value))
