@@ -84,6 +84,12 @@ var list = []brk{
 		pkg: "integration/acceptance", test: "TestModel/RestartAfterEarlyRun",
 	},
 	{
+		name: "ingest relies on the marks and the cache of a slice whose run was aborted", invariant: 2,
+		file: "internal/storage/storage.go",
+		old:  "return s.Begun || s.Complete", new: "return s.Complete",
+		pkg: "integration/acceptance", test: "TestModel/RestartAfterEarlyRun",
+	},
+	{
 		name: "a block is sealed although late data of it was ground in a later slice", invariant: 2,
 		file: "internal/cache/writer.go",
 		old:  "if trusted {", new: "if trusted || true {",
@@ -361,7 +367,7 @@ var list = []brk{
 		name: "a block is put off with its old marks deleted first", invariant: 3,
 		file: "internal/recovery/recovery.go",
 		old:  "if err := r.cache.Put(", new: "if err := r.cache.Unmark(ctx, fence, w); err != nil {\n\t\treturn err\n\t}\n\tif err := r.cache.Put(",
-		pkg: "internal/rollup", test: "TestWorkersAndABlockThatIsLeft",
+		pkg: "integration/acceptance", test: "TestModel/CrashWhilePuttingOff",
 	},
 	{
 		name: "a mark stays where the run may have been", invariant: 3,
@@ -411,7 +417,7 @@ var list = []brk{
 		name: "a sample is on time at the end of the grace", invariant: 4,
 		file: "internal/cache/cache.go",
 		old:  "return nowMs >= s.EndMs+t.Grace.Milliseconds()", new: "return nowMs > s.EndMs+t.Grace.Milliseconds()",
-		pkg: "integration/acceptance", test: "TestModel/QueryCounts",
+		pkg: "integration/acceptance", test: "TestModel/scripts/late_data",
 	},
 	{
 		name: "a seal that ends during the run stays", invariant: 4,

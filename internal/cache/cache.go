@@ -5,7 +5,7 @@
 //
 //  1. Acknowledged means durable. Writer.Flush returns nil only when the raw chunks are durable,
 //     together with marks that lead a run to each of them. That run has not begun yet.
-//  3. No lost mark. A mark is put only into a slice whose run is still to come: Put checks the clock
+//  3. No lost mark. A mark is put only into a slice whose run has not begun: Put checks the clock
 //     again after the write, and a run records that it begins. Only marks that were read are deleted.
 //  4. The closing race. Data is on time if it is durable before the slice's end plus the grace.
 //     Data that takes longer gets a late mark before it is acknowledged.
@@ -140,11 +140,11 @@ func (c *Cache) blockMark(kind storage.MarkKind, b metric.Bucket, s metric.Slice
 }
 
 // current returns the slice that marks for closed slices go into at nowMs: the slice that contains
-// nowMs, or the first later slice that is not complete. After the clock was set back, the slice at
-// nowMs may be complete.
-func (c *Cache) current(b metric.Bucket, nowMs int64, complete func(metric.Slice) (bool, error)) (metric.Slice, error) {
+// nowMs, or the first later slice whose run has not begun. After the clock was set back, the run of
+// the slice at nowMs may have begun.
+func (c *Cache) current(b metric.Bucket, nowMs int64, begun func(metric.Slice) (bool, error)) (metric.Slice, error) {
 	for s := c.ladder.SliceAt(b, nowMs); ; s = c.ladder.SliceAt(b, s.EndMs) {
-		over, err := complete(s)
+		over, err := begun(s)
 		if err != nil || !over {
 			return s, err
 		}
@@ -163,8 +163,8 @@ func (c *Cache) State(ctx context.Context, k storage.SliceKey) (storage.SliceSta
 	return states[0], nil
 }
 
-// complete reports whether a slice is complete, by whatever clock: no run looks at its marks again.
-func (c *Cache) complete(ctx context.Context, b metric.Bucket, s metric.Slice) (bool, error) {
+// begun reports whether the run of a slice has begun, by whatever clock.
+func (c *Cache) begun(ctx context.Context, b metric.Bucket, s metric.Slice) (bool, error) {
 	state, err := c.State(ctx, storage.SliceKey{Bucket: b, StartMs: s.StartMs})
-	return state.Complete, err
+	return state.Over(), err
 }

@@ -24,10 +24,9 @@ func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps
 
 // index is what this process has written to the index of one slice.
 type index struct {
-	// complete: the slice was complete when the store was asked, whatever the clock says. A clock that is ahead by so much that a
-	// run ends later, and before the slice is over, is refused.
-	complete bool
-
+	// begun: the slice's run had begun when the store was asked, whatever the clock says. A clock that is ahead by so much that a
+	// run begins later, and before the slice is over, is refused.
+	begun  bool
 	blocks map[metric.ScheduleID]*block
 	late   map[blockKey]lateRow
 	// named is the number of schedules that the rows of late name together.
@@ -48,29 +47,29 @@ type lateRow struct {
 const maxRememberedLate = 1 << 18
 
 // index returns what this process has written to the index of a slice, nil for a closed slice that it
-// does not remember. On the first call for a slice, it asks the store whether it is complete.
+// does not remember. On the first call for a slice, it asks the store whether its run has begun.
 func (w *Writer) index(ctx context.Context, s metric.Slice, nowMs int64) (*index, error) {
 	x := w.written[s.StartMs]
 	if x != nil || w.cache.timing.Closed(s, nowMs) {
 		return x, nil
 	}
-	complete, err := w.cache.complete(ctx, metric.Raw, s)
+	begun, err := w.cache.begun(ctx, metric.Raw, s)
 	if err != nil {
 		return nil, err
 	}
 	x = &index{
-		complete: complete,
-		blocks:   make(map[metric.ScheduleID]*block),
-		late:     make(map[blockKey]lateRow),
+		begun:  begun,
+		blocks: make(map[metric.ScheduleID]*block),
+		late:   make(map[blockKey]lateRow),
 	}
 	w.written[s.StartMs] = x
 	return x, nil
 }
 
-// over says whether the slice is closed or complete.
+// over says whether the slice is closed or its run has begun.
 func (w *Writer) over(s metric.Slice, nowMs int64) bool {
 	x := w.written[s.StartMs]
-	return w.cache.timing.Closed(s, nowMs) || x != nil && x.complete
+	return w.cache.timing.Closed(s, nowMs) || x != nil && x.begun
 }
 
 // unmarked merges m with the late mark that this process has already put for the block, under that

@@ -32,7 +32,7 @@ func (c *Cache) Put(ctx context.Context, fence storage.Fence, b metric.Bucket, m
 		if err != nil {
 			return fmt.Errorf("put %d marks: %w", len(marks), err)
 		}
-		current, err := c.current(b, now, func(s metric.Slice) (bool, error) { return c.complete(ctx, b, s) })
+		current, err := c.current(b, now, func(s metric.Slice) (bool, error) { return c.begun(ctx, b, s) })
 		if err != nil {
 			return err
 		}

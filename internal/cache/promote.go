@@ -16,7 +16,7 @@ import (
 
 // Next says what a run may put into the next bucket's slice around its own.
 type Next struct {
-	// marks: that slice is not complete, so its run reads the marks that are put there.
+	// marks: the run of that slice has not begun, so it reads the marks that are put there.
 	marks bool
 	// chunks: what is put into that slice's cache stays there until then.
 	chunks bool
@@ -25,19 +25,19 @@ type Next struct {
 // Next asks what a run of slice k may put into the next bucket's slice around k.
 //
 // The slice around k is run only after all slices within it are complete. k is not
-// complete, so that slice is not complete, unless a clock was ahead. Next therefore asks the store.
+// complete, so that run has not begun, unless a clock was ahead. Next therefore asks the store.
 func (c *Cache) Next(ctx context.Context, k storage.SliceKey) (Next, error) {
 	next := k.Bucket + 1
 	if next == c.ladder.Top() {
 		return Next{}, nil
 	}
 	around := c.ladder.SliceAt(next, k.StartMs)
-	complete, err := c.complete(ctx, next, around)
+	begun, err := c.begun(ctx, next, around)
 	if err != nil {
 		return Next{}, err
 	}
 	trusted, err := c.Trusts(ctx, storage.SliceKey{Bucket: next, StartMs: around.StartMs})
-	return Next{marks: !complete, chunks: trusted}, err
+	return Next{marks: !begun, chunks: !begun && trusted}, err
 }
 
 // KeptFrom returns the start of the first slice of bucket b that will still be whole when a run deals with marks that
@@ -81,7 +81,7 @@ func (c *Cache) Climb(b metric.Bucket, slice, in metric.Slice) []int64 {
 //     it. So the cache never holds two chunks with the same row.
 //   - For all other rows Promote puts late marks that name their schedules. The run that reads these reads
 //     the rows from their table. The marks go into the slice around the rows if the run's own slice lies
-//     within it and is not complete, and else into the next bucket's current slice.
+//     within it and its run has not begun, and else into the next bucket's current slice.
 func (c *Cache) Promote(ctx context.Context, fence storage.Fence, w *Work, rows []metric.RollupRow, to Next) error {
 	next := w.Bucket() + 1
 	if next == c.ladder.Top() || len(rows) == 0 {

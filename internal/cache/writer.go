@@ -41,7 +41,7 @@ func (g *BlockSamples) check() {
 //
 //  0. writeAgain stores what earlier flushes have failed to store, unless that failed a short time ago. A block of which
 //     something is missing takes nothing else.
-//  1. begin and mark ask the store which slices are complete, and choose a mark for each block. The first flush into a block of an
+//  1. begin and mark ask the store which runs have begun, and choose a mark for each block. The first flush into a block of an
 //     open slice puts an open mark. Samples for a slice that is over get a late mark in the current slice.
 //  2. encode packs raw chunks and, unless the slice is over, cache chunks. write stores all as one batch, in the order slices,
 //     marks, chunks: a mark without data costs an empty read, and data without a mark is never ground. What fails may be there
@@ -225,7 +225,7 @@ func (w *Writer) begin(ctx context.Context, at *blocks.Place) (*flush, error) {
 	w.forget(f.startedMs)
 	f.current, err = w.cache.current(metric.Raw, f.startedMs, func(s metric.Slice) (bool, error) {
 		x, err := w.index(ctx, s, f.startedMs)
-		return err == nil && x.complete, err
+		return err == nil && x.begun, err
 	})
 	if err != nil {
 		return nil, err
@@ -388,7 +388,7 @@ func (w *Writer) Seal(ctx context.Context) error {
 			continue
 		}
 		delete(w.written, start)
-		if w.cache.timing.Due(s, now) || x.complete {
+		if w.cache.timing.Due(s, now) || x.begun {
 			continue // its run may be reading the marks, or there are none
 		}
 		trusted, err := w.cache.Trusts(ctx, storage.SliceKey{Bucket: metric.Raw, StartMs: s.StartMs})

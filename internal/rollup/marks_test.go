@@ -67,8 +67,8 @@ func TestAbortedRunsLeaveOneMark(t *testing.T) {
 	const aborted = 5
 	r, store, clk, k := setUp(t, 1, rollup.Options{Attempts: 1})
 	six := metric.DefaultLadder().SliceAt(1, hour.UnixMilli())
-	// The six hours around are complete, by a clock that was ahead.
-	require.NoError(t, store.CompleteSlice(t.Context(), storage.SliceKey{Bucket: 1, StartMs: six.StartMs}))
+	// A run of the six hours around has begun, by a clock that was ahead.
+	require.NoError(t, store.BeginSlice(t.Context(), storage.SliceKey{Bucket: 1, StartMs: six.StartMs}))
 	clk.Set(time.UnixMilli(six.EndMs).Add(2 * time.Minute))
 	store.Fail("DeleteCacheBlock", blocks.Range{}, aborted, storage.ErrUnavailable)
 	store.Fail("DeleteMarks", blocks.Range{}, aborted, storage.ErrUnavailable)

@@ -255,6 +255,9 @@ type SliceState struct {
 	Complete bool
 }
 
+// Over reports whether the slice takes no more marks: a run may have passed them already.
+func (s SliceState) Over() bool { return s.Begun || s.Complete }
+
 // Gap is a part of the slices table that could not be read: the slices of Bucket that start in
 // [FromMs, ToMs). math.MinInt64 and math.MaxInt64 mean no bound.
 type Gap struct {
