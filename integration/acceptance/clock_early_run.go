@@ -44,6 +44,20 @@ func testRestartAfterEarlyRun(t *testing.T, b Backend) {
 	s.DrainAndCheck()
 }
 
+// testKilledAfterEarlyRun: ingest is killed before it seals, and more than a second after a run
+// that was too early has begun.
+func testKilledAfterEarlyRun(t *testing.T, b Backend) {
+	skipIfClocksAreChecked(t, b)
+	s := startAt(t, b, 12, 20)
+	s.MustReport(s.point("A", 12, 10, 1))
+	abortEarlyRun(s)
+	s.MustReport(s.point("A", 12, 25, 2))
+	require.NoError(t, s.engine.Ingest.Settle(t.Context()))
+	s.MustReport(s.point("A", 12, 26, 4))
+	s.Restart()
+	s.DrainAndCheck()
+}
+
 // testLateGroundFirst: the clock is ahead for some minutes, over the run of a later slice, which
 // grinds what was late by this clock. The slice of the samples is ground after that, by the right
 // clock.
@@ -70,6 +84,28 @@ func testLateGroundFirst(t *testing.T, b Backend) {
 			s.Drain()
 			s.MustCheck(Raw)
 		})
+	}
+}
+
+// testAsleepOverTheHour: a machine sleeps over the end of an hour, until the hour is due. Nothing
+// has begun, so nothing is marked late, and the hour is ground once.
+func testAsleepOverTheHour(t *testing.T, b Backend) {
+	skipIfClocksAreChecked(t, b)
+	s := startAt(t, b, 12, 20)
+	s.MustReport(s.point("A", 12, 10, 1))
+	s.Clock.Jump(time.Hour)
+	require.NoError(t, s.engine.Ingest.Settle(t.Context()))
+	require.NoError(t, s.engine.Ingest.Seal(t.Context()))
+	s.MustReport(s.point("A", 13, 20, 1))
+	runs := s.MustRun()
+	require.Len(t, runs, 1)
+	require.Equal(t, 1, runs[0].Blocks)
+	s.Drain()
+	s.MustCheck(Raw)
+	all, err := s.Store.RecentRuns(t.Context(), 100)
+	require.NoError(t, err)
+	for _, r := range all {
+		require.Zero(t, r.Late, "%+v", r)
 	}
 }
 
@@ -101,7 +137,9 @@ func testEarlyRunStopsAtEveryStep(t *testing.T, b Backend) {
 func earlyRuns(t *testing.T, b Backend) {
 	for _, c := range []testCase{
 		{"RestartAfterEarlyRun", testRestartAfterEarlyRun},
+		{"KilledAfterEarlyRun", testKilledAfterEarlyRun},
 		{"LateGroundFirst", testLateGroundFirst},
+		{"AsleepOverTheHour", testAsleepOverTheHour},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t, b) })
 	}
