@@ -215,9 +215,19 @@ func (u *run) begin(ctx context.Context) (done bool, err error) {
 	return false, nil
 }
 
-// othersEnded looks for marks in the shards that this worker has not ground. A slice that is due gets no new marks,
-// so the worker that ends last finds none. It returns ErrShared if there are marks, and errLeft if a shard is unavailable.
+// othersEnded looks for marks in the shards that this worker has not ground. A slice whose run has begun
+// gets no new marks, so the worker that ends last finds none. It returns ErrShared if there are marks, or no
+// worker has begun, and errLeft if a shard is unavailable.
 func (u *run) othersEnded(ctx context.Context) error {
+	if !u.begun {
+		state, err := u.cache.State(ctx, u.key)
+		if err != nil {
+			return orLeave(ctx, errState, err)
+		}
+		if !state.Over() { // by a clock that is ahead: marks may come to shards that have none
+			return fmt.Errorf("no worker has begun: %w", ErrShared)
+		}
+	}
 	p := u.reached
 	for shard := range p.ended {
 		if p.ended[shard] {

@@ -13,6 +13,7 @@ import (
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/rollup"
+	"github.com/quern/quern/internal/shards"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/storagetest"
 )
@@ -203,4 +204,43 @@ func TestFencesAheadOfTheClock(t *testing.T) {
 			require.Fail(t, "a mark is left", "of block %d", m.Start)
 		}
 	}
+}
+
+// TestLookBeforeTheBeginning: a worker without shards looks at a slice before anybody has begun it, by a clock that is
+// ahead, and finds no mark in one shard. Marks come there afterwards, since the slice is not over. The worker must not
+// complete the slice by what it saw.
+func TestLookBeforeTheBeginning(t *testing.T) {
+	_, store, clk, k := setUp(t, 4, rollup.Options{})
+	all, idle := []storage.Worker{{ID: "all", Aggregates: true}}, "idle"
+	for slices.Contains(shards.Assign(append(all, storage.Worker{ID: idle, Aggregates: true}), 2), idle) {
+		idle += "+"
+	}
+	join(t, store, clk, "all")
+	r := join(t, store, clk, idle)
+	_, err := r.Run(t.Context(), k)
+	require.ErrorIs(t, err, rollup.ErrShared)
+
+	begins := clk.Now()
+	clk.Set(hour.Add(40 * time.Minute)) // the right time
+	first, other := blocks.ShardOf(0, 2), metric.ScheduleID(4)
+	for blocks.ShardOf(other, 2) == first {
+		other += 4
+	}
+	c := cache.New(store, clk, 2, cache.DefaultTiming())
+	require.NoError(t, cache.NewWriter(c).Flush(t.Context(), []cache.BlockSamples{{
+		Slice: metric.DefaultLadder().SliceAt(metric.Raw, k.StartMs), Block: blocks.Of(other, 4),
+		Samples: []metric.Sample{{Schedule: other, TimeMs: k.StartMs + 1}},
+	}}))
+	clk.Set(begins)
+	require.NoError(t, store.BeginSlice(t.Context(), k)) // as the other worker does, which is done with one of its shards
+	p := storage.IndexPartition{SliceKey: k, Shard: first}
+	var done []storage.Mark
+	for m, err := range store.Marks(t.Context(), p) {
+		require.NoError(t, err)
+		done = append(done, m)
+	}
+	require.NoError(t, store.DeleteMarks(t.Context(), 0, p, done))
+	_, err = r.Run(t.Context(), k)
+	require.ErrorIs(t, err, rollup.ErrShared)
+	require.True(t, open(t, store, k))
 }
