@@ -36,6 +36,8 @@ type fleet struct {
 	members []*member
 	// depth counts the members that stall at a step.
 	depth int
+	// jumps says that clocks go ahead by hours. Otherwise they are wrong by as much as they may be.
+	jumps bool
 	// used are the times that no further sample may have.
 	used map[int64]bool
 }
@@ -58,7 +60,8 @@ type member struct {
 	sealedMs int64
 }
 
-// TestFleetAtRandom: processes stall, die and fail at any step of others; their clocks differ; ranges of the store are away; the block size changes, samples are deleted, rows are computed again. In the end each row is what raw
+// TestFleetAtRandom: processes stall, die and fail at any step of others; their clocks differ, and jump; ranges of the
+// store are away; the block size changes, samples are deleted, rows are computed again. In the end each row is what raw
 // says.
 func TestFleetAtRandom(t *testing.T) {
 	lives(t, 60, func(t *testing.T, seed uint64) {
@@ -68,7 +71,7 @@ func TestFleetAtRandom(t *testing.T) {
 		s.first = s.Clock.Now().Add(-100 * time.Hour).UnixMilli()
 		f := &fleet{
 			System: s, r: r, stores: &stores, away: none, now: s.Clock.Now(),
-			used: make(map[int64]bool),
+			jumps: r.IntN(3) == 0, used: make(map[int64]bool),
 		}
 		f.journal.now = func() time.Time { return f.now }
 		most := float64(storage.Policy{Grace: s.cfg.Timing.Grace, Delay: s.cfg.Timing.Delay}.MaxClockSkew())
@@ -265,7 +268,7 @@ func (f *fleet) sends(m *member) {
 		for ms += int64(m.n) - ms%10; f.used[ms]; { // each process has times of its own
 			ms += 10
 		}
-		f.used[ms] = f.r.IntN(4) > 0
+		f.used[ms] = f.jumps || f.r.IntN(4) > 0
 		points = append(points, Point{Series: series[f.r.IntN(len(series))], TimeMs: ms, Value: float64(f.r.IntN(1000))})
 	}
 	m.clk.Set(m.clk.Now().Add(time.Millisecond))
@@ -418,7 +421,9 @@ func (f *fleet) act() {
 	case n < 30:
 		with(false, f.sends)
 	case n < 33:
-		with(false, f.deletes)
+		if !f.jumps {
+			with(false, f.deletes)
+		}
 	case n < 55:
 		with(true, f.runs)
 	case n < 75:
@@ -450,8 +455,12 @@ func (f *fleet) act() {
 		}
 	case n < 96:
 		f.resize(&f.journal, f.r, f.now.Add(30*time.Second))
-	default:
+	case n < 98:
 		with(anyone, f.again)
+	default:
+		if f.jumps {
+			with(anyone, f.jump)
+		}
 	}
 	for _, m := range f.members {
 		if !m.busy && m.store.Crashed() {
@@ -470,6 +479,23 @@ func (f *fleet) span() time.Duration {
 		return time.Duration(f.r.IntN(20)) * time.Hour
 	}
 	return time.Duration(f.r.IntN(90)) * time.Minute
+}
+
+// jump has the clock of a process be ahead for a while.
+func (f *fleet) jump(m *member) {
+	d := time.Duration(f.r.IntN(12*60)) * time.Minute
+	f.note("%s is ahead by %s {", m.name, d)
+	m.clk.Jump(d)
+	for range 1 + f.r.IntN(3) {
+		f.act()
+	}
+	m.clk.Jump(f.now.Add(m.skew).Sub(m.clk.Now()))
+	f.note("}")
+	for _, m := range f.members {
+		if !m.aggregates {
+			f.do(m, func(ctx context.Context) { _ = m.engine.Ingest.Settle(ctx) })
+		}
+	}
 }
 
 // resize changes the block size, after all slices that are in use.

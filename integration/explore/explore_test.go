@@ -36,6 +36,17 @@ func straggler(ctx context.Context, p *process) {
 	p.flush(ctx, sample(0, 11, 5, 1))
 }
 
+// opensNext flushes a sample of the next hour.
+func opensNext(ctx context.Context, p *process) { p.flush(ctx, sample(1, 12, 1, 1)) }
+
+// settled is a straggler, and the look that follows within a second.
+func settled(ctx context.Context, p *process) {
+	straggler(ctx, p)
+	if err := p.writer.Settle(ctx); err != nil && !p.w.over {
+		p.w.failed("settle: %v", err)
+	}
+}
+
 // answeredLate is a flush whose write is stamped and begins in time, and ends when the run may have
 // begun.
 func answeredLate(ctx context.Context, p *process) {
@@ -102,6 +113,8 @@ var scenarios = []scenario{
 	{name: "straggler torn", lww: true, torn: true, oneBlock: true, leaseEnds: 1, ingest: straggler, preemptions: 2},
 	{name: "straggler refused", oneBlock: true, leaseEnds: 1, ingest: straggler, preemptions: 2},
 	{name: "answered late", lww: true, torn: true, oneBlock: true, skew: -20 * time.Second, leaseEnds: 1, ingest: answeredLate, preemptions: 2},
+	// The slice that late marks go to is ground meanwhile, by a clock that is ahead of that of ingest.
+	{name: "put and a beginning", oneBlock: true, unsealed: true, hours: 1, before: opensNext, ingest: settled, preemptions: 2},
 	{name: "slow seal", lww: true, unsealed: true, oneBlock: true, leaseEnds: 1, ingest: slowSeal, preemptions: 2},
 	// A write of ingest fails, and data on one copy comes to light before a run, during it or after
 	// it.

@@ -390,3 +390,61 @@ func TestNextDayOutOfReach(t *testing.T) {
 	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{tomorrow, today}))
 	require.Equal(t, 1, rawOf(t, store, blocks.BlockAt(4, 4), midnight), "nothing was written of it before")
 }
+
+// TestRetryWhileTheNextDayIsOutOfReach: while the slices of the next day are unavailable, failed
+// chunks of a slice of today are written again, and a slice of today is sealed.
+func TestRetryWhileTheNextDayIsOutOfReach(t *testing.T) {
+	midnight := eleven.Truncate(24 * time.Hour).Add(24 * time.Hour)
+	clk := clock.NewSimulated(midnight.Add(-5 * time.Minute))
+	store := &dayAway{Store: storagetest.NewFaulty(storagetest.NewModel(settings(4), nil, clk)), fromMs: midnight.AddDate(1, 0, 0).UnixMilli()}
+	w := cache.NewWriter(cache.New(store, clk, 1, cache.DefaultTiming()))
+	last := midnight.Add(-time.Hour)
+	today := func(start metric.ScheduleID) cache.BlockSamples { return group(last, blocks.Of(start, 4), 1) }
+	tomorrow := group(midnight, blocks.Of(8, 4), 1)
+	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{today(0), tomorrow}))
+	store.Store.(*storagetest.Faulty).Fail("Write", blocks.Range{}, 1, errGone)
+	require.Error(t, w.Flush(t.Context(), []cache.BlockSamples{today(4), group(midnight, blocks.Of(12, 4), 1)}))
+
+	store.fromMs = midnight.UnixMilli()
+	require.ErrorIs(t, w.Settle(t.Context()), storage.ErrUnavailable, "one block's slice")
+	require.Equal(t, 1, rawOf(t, store, blocks.Of(4, 4), last), "the other block's is known")
+	require.Zero(t, rawOf(t, store, blocks.Of(12, 4), midnight))
+
+	clk.Set(midnight.Add(time.Minute))
+	require.NoError(t, w.Seal(t.Context()))
+	seals := 0
+	for m, err := range store.Marks(t.Context(), storage.IndexPartition{SliceKey: storage.SliceKey{StartMs: last.UnixMilli()}}) {
+		require.NoError(t, err)
+		if m.Kind == storage.MarkFresh {
+			seals++
+		}
+	}
+	require.Equal(t, 1, seals, "block 0; block 4 is broken")
+
+	store.fromMs = midnight.AddDate(1, 0, 0).UnixMilli()
+	require.NoError(t, w.Settle(t.Context()))
+	require.Equal(t, 1, rawOf(t, store, blocks.Of(12, 4), midnight))
+}
+
+// TestRetryInAnUnknownSlice: of two slices with failed chunks, one has a state that a node fails to tell, by an error that
+// does not mean that the store is away. The chunks of the other are written once, and those of the first as soon as its
+// state is known.
+func TestRetryInAnUnknownSlice(t *testing.T) {
+	c, store, _ := setUp(4)
+	w := cache.NewWriter(c)
+	block, noon := blocks.Of(0, 4), eleven.Add(time.Hour) // within the future limit: it is 11:59
+	store.Fail("Write", blocks.Range{}, 1, errBoom)
+	require.ErrorIs(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, block, 1), group(noon, block, 1)}), errBoom)
+
+	store.Add(storagetest.Rule{Op: "Slices", Times: 1}) // the look at 11:00 succeeds, that at noon does not
+	store.Fail("Slices", blocks.Range{}, 1, errBoom)
+	written := store.Count("Write")
+	require.ErrorIs(t, w.Settle(t.Context()), errBoom)
+	require.Equal(t, written+1, store.Count("Write"))
+	require.Equal(t, []int{1, 0}, []int{rawOf(t, store, block, eleven), rawOf(t, store, block, noon)})
+
+	w.Hurry()
+	require.NoError(t, w.Settle(t.Context()))
+	require.Equal(t, []int{1, 1}, []int{rawOf(t, store, block, eleven), rawOf(t, store, block, noon)})
+	require.False(t, w.Owes())
+}

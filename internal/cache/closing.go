@@ -55,6 +55,33 @@ func (w *Writer) closing(ctx context.Context, f *flush) {
 	}))
 }
 
+// catchUp puts late marks for all blocks that this process has marked in slices whose run began before
+// they were over, by any clock that was ahead. No row has the samples that came after the run read their
+// block, and the run may have deleted the block's mark, even if it was aborted.
+func (w *Writer) catchUp(ctx context.Context) error {
+	var again lateMarks
+	var back []storage.PlacedMark
+	for _, start := range sortedKeys(w.written) {
+		if x := w.written[start]; x.overtaken() {
+			back = append(back, w.marksIn(w.cache.ladder.SliceAt(metric.Raw, start), x)...)
+		}
+	}
+	for _, m := range back {
+		again.add(storage.Mark{Start: m.Start, TimeMs: m.TimeMs, Kind: storage.MarkLate, Schedules: m.Schedules})
+	}
+	err := w.cache.Put(ctx, 0, metric.Raw, again.marks)
+	failed := again.failed(err)
+	back = slices.DeleteFunc(back, func(m storage.PlacedMark) bool { return failed[blockKey{m.TimeMs, m.Start}] != nil })
+	for _, m := range back {
+		w.written[m.Partition.StartMs].drop(m)
+	}
+	w.cache.takeBack(ctx, 0, back)
+	if err != nil {
+		return fmt.Errorf("write late marks for slices whose run began before their end: %w", err)
+	}
+	return nil
+}
+
 // lateMarks collects marks for closed slices, one per block. The zero value is empty.
 type lateMarks struct {
 	marks []storage.Mark

@@ -24,8 +24,7 @@ func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps
 
 // index is what this process has written to the index of one slice.
 type index struct {
-	// begun: the slice's run had begun when the store was asked, whatever the clock says. A clock that is ahead by so much that a
-	// run begins later, and before the slice is over, is refused.
+	// begun: the slice's run has begun, whatever the clock says. The run may have missed the marks, so catchUp puts late ones.
 	begun  bool
 	blocks map[metric.ScheduleID]*block
 	late   map[blockKey]lateRow
@@ -72,6 +71,29 @@ func (w *Writer) over(s metric.Slice, nowMs int64) bool {
 	return w.cache.timing.Closed(s, nowMs) || x != nil && x.begun
 }
 
+// look asks the store again which remembered slices have a run that has begun: the clock of another
+// process may be ahead of this one's, or this one's may have been. It returns, by start, the error for
+// each slice that the store cannot answer for.
+func (w *Writer) look(ctx context.Context) (away map[int64]error) {
+	away = make(map[int64]error)
+	for _, start := range sortedKeys(w.written) {
+		if err := w.lookAt(ctx, w.cache.ladder.SliceAt(metric.Raw, start), w.written[start]); err != nil {
+			away[start] = err
+		}
+	}
+	return away
+}
+
+func (w *Writer) lookAt(ctx context.Context, s metric.Slice, x *index) (err error) {
+	if !x.begun {
+		x.begun, err = w.cache.begun(ctx, metric.Raw, s)
+	}
+	return err
+}
+
+// overtaken reports whether a run of the slice began while its index held marks of this process.
+func (x *index) overtaken() bool { return x.begun && len(x.blocks)+len(x.late) > 0 }
+
 // unmarked merges m with the late mark that this process has already put for the block, under that
 // mark's id, so that writing it replaces the old row. It returns false if m adds no schedule.
 func (x *index) unmarked(m storage.Mark) (storage.Mark, bool) {
@@ -91,18 +113,52 @@ func (x *index) remember(m storage.PlacedMark) {
 	x.late[k] = lateRow{m.ID, m.Schedules}
 }
 
-// makeRoom forgets the late marks in the slice's index if there are too many. They are there for the slice's run to read.
-func (x *index) makeRoom() {
-	if len(x.late)+x.named >= maxRememberedLate {
-		clear(x.late)
-		x.named = 0
+// drop forgets a mark of marksIn.
+func (x *index) drop(m storage.PlacedMark) {
+	if m.Kind == storage.MarkOpen {
+		delete(x.blocks, m.Start)
+		return
 	}
+	k := blockKey{m.TimeMs, m.Start}
+	x.named -= len(x.late[k].schedules)
+	delete(x.late, k)
 }
 
-// forget drops the entries of slices whose run is due: the run reads all marks. If the clock is set back then, the store is asked
-// again.
-func (w *Writer) forget(nowMs int64) {
-	maps.DeleteFunc(w.written, func(start int64, _ *index) bool {
-		return w.cache.timing.Due(w.cache.ladder.SliceAt(metric.Raw, start), nowMs)
-	})
+// marksIn returns the marks of this process in the index of a slice: those of its blocks, and late ones.
+func (w *Writer) marksIn(s metric.Slice, x *index) (out []storage.PlacedMark) {
+	for _, start := range sortedKeys(x.blocks) {
+		out = append(out, w.cache.blockMark(storage.MarkOpen, metric.Raw, s, start, x.blocks[start].mark, 0))
+	}
+	for _, k := range slices.SortedFunc(maps.Keys(x.late), blockKey.compare) {
+		m := storage.Mark{Start: k.start, TimeMs: k.sliceMs, ID: x.late[k].id, Kind: storage.MarkLate, Schedules: x.late[k].schedules}
+		out = append(out, w.cache.place(metric.Raw, s, []storage.Mark{m}, 0)...)
+	}
+	return out
+}
+
+// makeRoom forgets the late marks in the index of slice s if there are too many, and if they are there for the
+// slice's run to read. If the run has begun, catchUp needs them.
+func (w *Writer) makeRoom(ctx context.Context, s metric.Slice) error {
+	x := w.written[s.StartMs]
+	if len(x.late)+x.named < maxRememberedLate {
+		return nil
+	}
+	if err := w.lookAt(ctx, s, x); err != nil || x.begun {
+		return err
+	}
+	clear(x.late)
+	x.named = 0
+	return nil
+}
+
+// forget drops the entries of slices whose run is due. It asks the store first: a run that
+// has not begun will read all marks. One that has may have begun long before the slice was over;
+// then catchUp needs the entry. forget keeps an entry if the store does not answer.
+func (w *Writer) forget(ctx context.Context, nowMs int64) {
+	for _, start := range sortedKeys(w.written) {
+		s, x := w.cache.ladder.SliceAt(metric.Raw, start), w.written[start]
+		if w.cache.timing.Due(s, nowMs) && w.lookAt(ctx, s, x) == nil && !x.overtaken() {
+			delete(w.written, start)
+		}
+	}
 }

@@ -14,9 +14,9 @@ import (
 )
 
 // Put writes marks for slices that may be closed into the index of the bucket's current slice. If that slice closes
-// before the write is done, Put writes the marks again into the newer current slice, until the write is done in time: a
-// run that begins later reads them. Then Put deletes the marks that it wrote to slices that closed meanwhile: their runs
-// may be over. A mark without an id gets one. A mark with an id
+// before the write is done, or its run begins by a clock that is ahead, Put writes the marks again into the newer
+// current slice, until the write is done in time: a run that begins later reads them. Then Put deletes the marks that
+// it wrote to slices that closed meanwhile: their runs may be over. A mark without an id gets one. A mark with an id
 // replaces the stored mark with the same key, which must ask for the same work. A DueMs of 0 becomes the end of the
 // slice that the mark is put into.
 //
@@ -43,7 +43,13 @@ func (c *Cache) Put(ctx context.Context, fence storage.Fence, b metric.Bucket, m
 		if err != nil && !errors.As(err, &some) {
 			return fmt.Errorf("put %d marks into slice %s: %w", len(marks), current, err)
 		}
-		if c.timing.Closed(current, clock.NowMs(c.clk)) {
+		over := c.timing.Closed(current, clock.NowMs(c.clk))
+		if !over { // a run that has begun since may have read the index before the write
+			if over, err = c.begun(ctx, b, current); err != nil {
+				return fmt.Errorf("put %d marks into slice %s: %w", len(marks), current, err)
+			}
+		}
+		if over {
 			if some != nil { // the others are not there in time either
 				return fmt.Errorf("put %d marks into slice %s: %w", len(marks), current, some.Errs[0])
 			}

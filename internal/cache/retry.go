@@ -107,7 +107,14 @@ func (w *Writer) retriesFirst(samples []BlockSamples) bool {
 }
 
 // Owes reports whether chunks wait to be written again, or blocks to be marked again.
-func (w *Writer) Owes() bool { return len(w.retries) > 0 }
+func (w *Writer) Owes() bool {
+	for _, x := range w.written {
+		if x.overtaken() {
+			return true
+		}
+	}
+	return len(w.retries) > 0
+}
 
 // Hurry ends the pause after a failed attempt to write again: the next Settle tries at
 // once. It is for the last moments of a slice or of the process.
@@ -124,8 +131,13 @@ func (w *Writer) writeAgain(ctx context.Context) error {
 	}
 	began := w.cache.clk.Elapsed()
 	n := len(w.retries)
+	away := w.look(ctx)
 	f, err := w.begin(ctx, nil)
 	if err == nil {
+		err = away[f.current.StartMs]
+	}
+	if err == nil {
+		f.away = away
 		// Sorted, so that the same history writes the same rows in the same order.
 		for _, k := range slices.SortedFunc(maps.Keys(w.retries), blockKey.compare) {
 			r := w.retries[k]

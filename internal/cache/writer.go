@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,7 +60,7 @@ type Writer struct {
 	groupSize int
 
 	// written holds what this process has written to the index of each slice, by the start of the
-	// slice. Seal removes the entry, or Settle once the run is due. A mark in that index
+	// slice. Seal, or the next flush once the run is due, removes the entry. A mark in that index
 	// covers all data that reaches the raw table before the slice's run begins.
 	written map[int64]*index
 	// retries holds what failed flushes may have left on some copies of the raw table. retryBytes is its size.
@@ -222,7 +223,7 @@ func (w *Writer) begin(ctx context.Context, at *blocks.Place) (*flush, error) {
 	if w.stale(f) {
 		return nil, errStale
 	}
-	w.forget(f.startedMs)
+	w.forget(ctx, f.startedMs)
 	f.current, err = w.cache.current(metric.Raw, f.startedMs, func(s metric.Slice) (bool, error) {
 		x, err := w.index(ctx, s, f.startedMs)
 		return err == nil && x.begun, err
@@ -230,8 +231,7 @@ func (w *Writer) begin(ctx context.Context, at *blocks.Place) (*flush, error) {
 	if err != nil {
 		return nil, err
 	}
-	w.written[f.current.StartMs].makeRoom()
-	return f, nil
+	return f, w.makeRoom(ctx, f.current)
 }
 
 // store makes the units durable that have no error yet. Those that are not durable then have one.
@@ -376,15 +376,21 @@ func (w *Writer) age(f *flush) time.Duration {
 // slice's run may use the cache. Call it after a slice's end plus the grace, and before the run.
 //
 // A block that is not sealed, or too late, is ground from raw. So a seal that fails is not repeated: the open marks
-// are there. If the run may have begun when the seals are written, it may have deleted the marks that these replace. Then
-// Seal puts late marks in their place. If it cannot, the seals stay, and lead to work that may be done.
+// are there, since the run had not begun when Seal asked the store. If it has begun, by whatever clock, when the seals are
+// written, it may have deleted the marks that these replace. Then Seal puts late marks until that succeeds.
 func (w *Writer) Seal(ctx context.Context) error {
+	away := w.look(ctx)
+	unknown := w.catchUp(ctx)
 	now := clock.NowMs(w.cache.clk)
 	b := &storage.Batch{}
-	var unknown error // its blocks stay open
+	sealed := make(map[int64]*index)
 	for _, start := range sortedKeys(w.written) {
 		s, x := w.cache.ladder.SliceAt(metric.Raw, start), w.written[start]
-		if !w.cache.timing.Closed(s, now) {
+		if !w.cache.timing.Closed(s, now) || x.overtaken() {
+			continue
+		}
+		if err := away[start]; err != nil {
+			unknown = err // the next call asks again
 			continue
 		}
 		delete(w.written, start)
@@ -393,43 +399,49 @@ func (w *Writer) Seal(ctx context.Context) error {
 		}
 		trusted, err := w.cache.Trusts(ctx, storage.SliceKey{Bucket: metric.Raw, StartMs: s.StartMs})
 		if err != nil {
-			unknown = err
+			unknown = err // its blocks stay open
 			continue
 		}
-		if trusted {
-			b.Marks = append(b.Marks, w.seals(s, x)...)
+		if !trusted {
+			continue
 		}
+		b.Marks = append(b.Marks, w.seals(s, x)...)
+		sealed[start] = x
 	}
 	if len(b.Marks) == 0 {
 		return unknown
 	}
 	err := w.cache.writeMarks(ctx, b)
-	if some := (*storage.PartsError)(nil); err != nil && !errors.As(err, &some) {
+	var some *storage.PartsError
+	if err != nil && !errors.As(err, &some) {
 		err = fmt.Errorf("seal %d blocks: %w", len(b.Marks), err)
 	}
-	now = clock.NowMs(w.cache.clk)
-	var again lateMarks
-	var back []storage.PlacedMark
-	for _, m := range b.Marks {
-		if w.cache.timing.Due(w.cache.ladder.SliceAt(metric.Raw, m.TimeMs), now) {
-			back = append(back, m)
-			again.add(storage.Mark{Start: m.Start, TimeMs: m.TimeMs, Kind: storage.MarkLate})
+	for _, start := range sortedKeys(sealed) {
+		x := sealed[start]
+		lerr := w.lookAt(ctx, w.cache.ladder.SliceAt(metric.Raw, start), x)
+		if lerr != nil || x.begun {
+			w.written[start], unknown = x, cmp.Or(unknown, lerr)
 		}
 	}
-	perr := w.cache.Put(ctx, 0, metric.Raw, again.marks)
-	if perr == nil {
-		w.cache.takeBack(ctx, 0, back)
-	}
-	return errors.Join(unknown, err, perr)
+	return errors.Join(unknown, err, w.catchUp(ctx))
 }
 
-// Settle writes the chunks of failed flushes again, as the next flush would do first, because there may be no next flush. It does
-// not during the pause after a failed attempt (see Hurry). Call it every second and before the process ends, so that little
-// exists only in memory.
+// Settle does what the next flush would do first, because there may be no next flush:
+//
+//   - It writes the chunks of failed flushes again, except during the pause after a failed attempt (see
+//     Hurry).
+//   - It looks for slices that were ground before they were over, and marks late what this process has
+//     written to them.
+//
+// Call it every second and before the process ends, so that little exists only in memory.
 func (w *Writer) Settle(ctx context.Context) error {
-	w.forget(clock.NowMs(w.cache.clk)) // while the clock says that the run is due: it may be set back
-	if !w.rest.over(w.cache.clk) {
-		return nil
+	var err error
+	if w.rest.over(w.cache.clk) {
+		err = w.writeAgain(ctx)
 	}
-	return w.writeAgain(ctx)
+	away := w.look(ctx)
+	for _, start := range sortedKeys(away) {
+		err = cmp.Or(err, away[start])
+	}
+	return errors.Join(err, w.catchUp(ctx))
 }

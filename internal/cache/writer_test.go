@@ -92,6 +92,29 @@ func TestLateSchedulesAreForgotten(t *testing.T) {
 	require.Len(t, marksOf(t, store, eleven), len(groups)+1, "there were too many others since")
 }
 
+// TestLateMarksOverARunAreKept: a run of the current slice begins, by a clock that is ahead, and deletes the marks that
+// are there. However many late marks there are from then on, none is forgotten before it is put elsewhere.
+func TestLateMarksOverARunAreKept(t *testing.T) {
+	const block, bound = 32, 1 << 18
+	c, store, _ := setUp(block)
+	w := cache.NewWriter(c)
+	var groups []cache.BlockSamples
+	for start := 0; len(groups)*(block+1) <= bound+block; start += block {
+		groups = append(groups, group(eleven.Add(-time.Hour), blocks.Of(metric.ScheduleID(start), block), block))
+	}
+	require.NoError(t, w.Flush(t.Context(), groups[:1]))
+	require.NoError(t, store.BeginSlice(t.Context(), storage.SliceKey{StartMs: eleven.UnixMilli()}))
+	require.NoError(t, grindEleven(t, store))
+	require.NoError(t, w.Flush(t.Context(), groups[1:]))
+	require.NoError(t, w.Flush(t.Context(), groups[2:3]))
+	require.NoError(t, w.Settle(t.Context()))
+	starts := make(map[metric.ScheduleID]bool)
+	for _, m := range marksOf(t, store, eleven.Add(time.Hour)) {
+		starts[m.Start] = true
+	}
+	require.Len(t, starts, len(groups))
+}
+
 // TestLateMarksAreOnePerBlock: however the series of a block come late, the block costs one mark in
 // the index of the current slice. An import brings the series one after the other.
 func TestLateMarksAreOnePerBlock(t *testing.T) {
