@@ -177,7 +177,7 @@ var list = []brk{
 	{
 		name: "what is opened while a look is under way is lost when that look ends", invariant: 2,
 		file: "internal/recovery/missed.go",
-		old:  "if r.surveys == l.surveys {", new: "if true {",
+		old:  "if r.widened != l.widened {", new: "if false {",
 		pkg: "internal/recovery", test: "TestFoundDuringALook",
 	},
 	{

@@ -17,7 +17,7 @@ import (
 // search says where slices may be outstanding, by bucket. A look reads only these times: the store may keep years. It is not
 // changed, but replaced.
 type search struct {
-	// times are sorted, and the last span has no end. At other times no slice is outstanding or will be.
+	// times are sorted, and the last span has no end. At other times no slice is outstanding or will be, unless the clock goes back.
 	times []spans
 	// toMs is the time from which on no slice is outstanding until the clock gets there. After the first look it lies ahead of
 	// the clock if an earlier process, whose clock was ahead, has opened slices there.
@@ -48,7 +48,7 @@ type look struct {
 	nowMs int64
 	search
 	skips   bool // the gaps are not tried
-	surveys int  // Recovery.surveys when the look began
+	widened int  // Recovery.widened when the look began
 }
 
 // Outstanding returns all slices that were opened and not completed, also future ones, in the order in
@@ -106,11 +106,17 @@ func (r *Recovery) Outstanding(ctx context.Context) ([]storage.SliceKey, error) 
 	return out, nil
 }
 
+// begin begins a look. If the clock went back, slices may be opened at the earlier time from now on. A look may go by a clock
+// that the store refuses, since reads do, so the step may be large.
 func (r *Recovery) begin() *look {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	elapsed := r.clk.Elapsed()
-	l := &look{nowMs: clock.NowMs(r.clk), search: r.search, skips: elapsed < r.retryAt, surveys: r.surveys}
+	nowMs, elapsed := clock.NowMs(r.clk), r.clk.Elapsed()
+	if nowMs < r.lookedMs {
+		r.widen(search{times: r.openable(nowMs), toMs: r.search.toMs})
+	}
+	r.lookedMs = nowMs
+	l := &look{nowMs: nowMs, search: r.search, skips: elapsed < r.retryAt, widened: r.widened}
 	if !l.skips && len(l.gaps) > 0 {
 		r.retryAt = elapsed + unreadFor // others need not try while this look does
 	}
@@ -118,22 +124,34 @@ func (r *Recovery) begin() *look {
 }
 
 // looked takes over what the next look has to search. Looks may overlap, and end in any order: all that is open by then was
-// open when a look read it, or lies in openable or around such slices. A look that began before a survey tells nothing of what
-// the survey has to find.
+// open when a look read it, or lies in openable or around such slices, or search was widened since.
 func (r *Recovery) looked(l *look, next search) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !l.skips && len(next.gaps) > 0 || len(next.gaps) > len(l.gaps) {
 		r.retryAt = r.clk.Elapsed() + unreadFor
 	}
-	if r.surveys == l.surveys {
-		r.search = next
+	before := r.search
+	r.search = next
+	if r.widened != l.widened {
+		r.widen(before)
 	}
 }
 
+// widen adds times to search.
+func (r *Recovery) widen(more search) {
+	wide := search{gaps: r.search.gaps}
+	for b := range r.search.times {
+		wide.times = append(wide.times, r.search.times[b].with(more.times[b]...))
+		wide.toMs = append(wide.toMs, max(r.search.toMs[b], more.toMs[b]))
+	}
+	r.search = wide
+	r.widened++
+}
+
 // openable returns, by bucket, the times in which slices may be opened from nowMs on. Ingest opens
-// no slice that closed long ago, even if the clock goes back between two looks: by more than a minute
-// it is refused. A slice that is not due is still open, however low the age cap.
+// no slice that closed long ago, even if the clock goes back between two looks. A slice that is not
+// due is still open, however low the age cap.
 func (r *Recovery) openable(nowMs int64) []spans {
 	out := make([]spans, r.ladder.Top())
 	fromMs := nowMs - max(r.opts.AgeCap, r.cache.Timing().Delay).Milliseconds()
@@ -166,8 +184,7 @@ func (r *Recovery) NextDue(ctx context.Context, aside []storage.SliceKey) (k sto
 	r.mu.Lock()
 	if elapsed := r.clk.Elapsed(); elapsed >= r.surveyAt {
 		r.surveyAt = elapsed + surveyEvery
-		r.surveys++
-		r.search = everywhere(r.ladder.Top())
+		r.widen(everywhere(r.ladder.Top()))
 	}
 	r.mu.Unlock()
 	out, err := r.Outstanding(ctx)

@@ -33,8 +33,10 @@ type Recovery struct {
 
 	mu     sync.Mutex
 	search search
-	// surveys counts the looks everywhere.
-	surveys int
+	// widened counts how often search was widened beside what looks find.
+	widened int
+	// lookedMs is the start of the last look.
+	lookedMs int64
 	// Until retryAt, by the clock's Elapsed, looks do not try to read gaps. At surveyAt the next survey is due.
 	retryAt, surveyAt time.Duration
 
