@@ -3,7 +3,8 @@
 // place.
 //
 //  1. Own marks at once: what this process has put, and acknowledged, before a View is taken is in
-//     it, until a run has taken it.
+//     it, until a run has taken it. The slice into which it was put may be ahead of the clock,
+//     which may have gone back.
 //  2. Others' soon: a View has what other processes put before its last reading began, which is readEvery ago, or
 //     ten times as long as a reading takes if that is more.
 //  3. No gap on the way up: work whose mark was deleted while a View was read has its next mark in
@@ -22,6 +23,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -76,6 +78,10 @@ type Tracker struct {
 	view *View
 	// noted are the places noted since the current reading began, nil while none is under way.
 	noted *[]place
+	// marked are the slices into which this process has put marks, each with the number of the last
+	// note. A slice stays until a reading finds no marks in it.
+	marked map[storage.SliceKey]int
+	notes  int
 	// The last reading: when it ended, when the next one is due, and its error.
 	read           bool
 	readMs, nextMs int64
@@ -86,7 +92,7 @@ type Tracker struct {
 func New(store Store, clk clock.Clock, opts Options) *Tracker {
 	return &Tracker{
 		store: store, ladder: store.Settings().Ladder, clk: clk, opts: opts,
-		reading: limits.NewErrand(opts.Beside), view: newView(),
+		reading: limits.NewErrand(opts.Beside), view: newView(), marked: make(map[storage.SliceKey]int),
 	}
 }
 
@@ -110,11 +116,13 @@ func (t *Tracker) Note(marks []storage.PlacedMark) {
 	epochs := t.store.Settings().Epochs
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.notes++
 	for i := range marks {
 		p, ok := t.late(marks[i].Partition.SliceKey, &marks[i].Mark)
 		if !ok {
 			continue
 		}
+		t.marked[marks[i].Partition.SliceKey] = t.notes
 		if t.noted != nil {
 			*t.noted = append(*t.noted, p)
 		}
@@ -157,9 +165,10 @@ func (t *Tracker) refresh(ctx context.Context) error {
 	t.mu.Lock()
 	noted := &[]place{}
 	t.noted = noted
+	marked := maps.Clone(t.marked)
 	t.mu.Unlock()
 
-	fresh, err := t.readAll(ctx)
+	fresh, err := t.readAll(ctx, marked)
 
 	epochs := t.store.Settings().Epochs
 	t.mu.Lock()
@@ -178,6 +187,11 @@ func (t *Tracker) refresh(ctx context.Context) error {
 	if err != nil {
 		fresh.keep(t.view, epochs) // what could not be read may still be late
 	}
+	for k, note := range marked {
+		if t.marked[k] == note && !fresh.from[k] {
+			delete(t.marked, k) // a run has dealt with the marks
+		}
+	}
 	for _, p := range *noted {
 		fresh.add(p, epochs)
 	}
@@ -185,13 +199,14 @@ func (t *Tracker) refresh(ctx context.Context) error {
 	return nil
 }
 
-// readAll reads the marks of all outstanding slices. It reads bucket by bucket, finest first, and in each the oldest slice first.
+// readAll reads the marks of all outstanding slices, and of the slices in marked, which may not be
+// outstanding yet. It reads bucket by bucket, finest first, and in each the oldest slice first.
 // Work moves on only to a later slice or a coarser bucket, and its new mark is put before the old
 // one is deleted, so readAll meets one of the two. If slices were opened meanwhile, marks may have
 // moved into them, and readAll starts again.
 //
 // If parts of the store are out of reach, readAll returns what it found elsewhere, and an error.
-func (t *Tracker) readAll(ctx context.Context) (*View, error) {
+func (t *Tracker) readAll(ctx context.Context, marked map[storage.SliceKey]int) (*View, error) {
 	s := t.store.Settings()
 	var away error
 	outstanding := func() ([]storage.SliceKey, error) {
@@ -199,6 +214,11 @@ func (t *Tracker) readAll(ctx context.Context) (*View, error) {
 		var gaps *storage.GapsError
 		if errors.As(err, &gaps) {
 			away, err = fmt.Errorf("read the late marks: %w", err), nil
+		}
+		for k := range marked {
+			if !slices.Contains(known, k) {
+				known = append(known, k)
+			}
 		}
 		return known, err
 	}
@@ -214,6 +234,7 @@ func (t *Tracker) readAll(ctx context.Context) (*View, error) {
 		for _, k := range known {
 			for shard := range s.IndexPartitions {
 				if lost >= mostLost {
+					v.from[k] = true // it may still have marks
 					break
 				}
 				err := t.readShard(ctx, storage.IndexPartition{SliceKey: k, Shard: shard}, v, s.Epochs)
@@ -225,7 +246,7 @@ func (t *Tracker) readAll(ctx context.Context) (*View, error) {
 					return nil, err
 				}
 				lost++
-				away = err
+				away, v.from[k] = err, true
 			}
 		}
 		now, err := outstanding()
@@ -247,6 +268,7 @@ func (t *Tracker) readShard(ctx context.Context, p storage.IndexPartition, v *Vi
 		}
 		if at, ok := t.late(p.SliceKey, &m); ok {
 			v.add(at, epochs)
+			v.from[p.SliceKey] = true
 		}
 	}
 	return nil
@@ -254,6 +276,9 @@ func (t *Tracker) readShard(ctx context.Context, p storage.IndexPartition, v *Vi
 
 // View is what is late at some time. Once it is handed out, it loses nothing, and gets what this process puts.
 type View struct {
+	// from are the slices in whose indexes late marks were found.
+	from map[storage.SliceKey]bool
+
 	mu   sync.RWMutex
 	late map[storage.SliceKey]*blockSet
 	n    int
@@ -268,7 +293,7 @@ type blockSet struct {
 }
 
 func newView() *View {
-	return &View{late: make(map[storage.SliceKey]*blockSet)}
+	return &View{late: make(map[storage.SliceKey]*blockSet), from: make(map[storage.SliceKey]bool)}
 }
 
 // keep adds all that is late in an older view.

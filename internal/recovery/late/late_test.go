@@ -347,3 +347,45 @@ func TestMemoryIsBounded(t *testing.T) {
 		require.NotEmpty(t, v.Slices(0, blocks.BlockAt(metric.ScheduleID(4*i), 4), ms, ms+1))
 	}
 }
+
+// After the clock was set back, own marks lie in a slice ahead of it, which is not outstanding yet.
+// They stay known until a run has dealt with them.
+func TestOwnMarksAheadOfTheClock(t *testing.T) {
+	for _, first := range []bool{false, true} { // put before the first reading
+		for _, shared := range []bool{false, true} {
+			w := newWorld(t, shared)
+			if !first {
+				require.True(t, w.view().Empty())
+			}
+			m := w.mark(0, 0, at(-2), at(3))
+			w.put(m)
+			w.outstanding = nil
+			w.Note([]storage.PlacedMark{m})
+			for range 3 {
+				require.Equal(t, []int64{at(3)}, slicesOf(w.view(), 0))
+				w.advance(readEvery)
+			}
+			again := w.mark(0, 4, at(-2), at(5)) // put while the index is read
+			n := 0
+			w.before = func(p storage.IndexPartition) error {
+				if n++; n == 1 {
+					w.take(m)
+					w.put(again)
+					w.outstanding = nil
+					w.Note([]storage.PlacedMark{again})
+				}
+				return nil
+			}
+			for range 3 {
+				require.Equal(t, []int64{at(5)}, w.view().Slices(0, blocks.Range{End: 8}, at(20), at(0)))
+				w.advance(readEvery)
+			}
+			w.take(again)
+			require.True(t, w.view().Empty())
+			before := w.marks
+			w.advance(readEvery)
+			_ = w.view()
+			require.Equal(t, before, w.marks, "nothing is left to look for")
+		}
+	}
+}
