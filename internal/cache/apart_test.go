@@ -399,16 +399,16 @@ func TestRetryWhileTheNextDayIsOutOfReach(t *testing.T) {
 	store := &dayAway{Store: storagetest.NewFaulty(storagetest.NewModel(settings(4), nil, clk)), fromMs: midnight.AddDate(1, 0, 0).UnixMilli()}
 	w := cache.NewWriter(cache.New(store, clk, 1, cache.DefaultTiming()))
 	last := midnight.Add(-time.Hour)
-	today := func(start metric.ScheduleID) cache.BlockSamples { return group(last, blocks.Of(start, 4), 1) }
-	tomorrow := group(midnight, blocks.Of(8, 4), 1)
+	today := func(start metric.ScheduleID) cache.BlockSamples { return group(last, blocks.BlockAt(start, 4), 1) }
+	tomorrow := group(midnight, blocks.BlockAt(8, 4), 1)
 	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{today(0), tomorrow}))
 	store.Store.(*storagetest.Faulty).Fail("Write", blocks.Range{}, 1, errGone)
-	require.Error(t, w.Flush(t.Context(), []cache.BlockSamples{today(4), group(midnight, blocks.Of(12, 4), 1)}))
+	require.Error(t, w.Flush(t.Context(), []cache.BlockSamples{today(4), group(midnight, blocks.BlockAt(12, 4), 1)}))
 
 	store.fromMs = midnight.UnixMilli()
 	require.ErrorIs(t, w.Settle(t.Context()), storage.ErrUnavailable, "one block's slice")
-	require.Equal(t, 1, rawOf(t, store, blocks.Of(4, 4), last), "the other block's is known")
-	require.Zero(t, rawOf(t, store, blocks.Of(12, 4), midnight))
+	require.Equal(t, 1, rawOf(t, store, blocks.BlockAt(4, 4), last), "the other block's is known")
+	require.Zero(t, rawOf(t, store, blocks.BlockAt(12, 4), midnight))
 
 	clk.Set(midnight.Add(time.Minute))
 	require.NoError(t, w.Seal(t.Context()))
@@ -423,7 +423,7 @@ func TestRetryWhileTheNextDayIsOutOfReach(t *testing.T) {
 
 	store.fromMs = midnight.AddDate(1, 0, 0).UnixMilli()
 	require.NoError(t, w.Settle(t.Context()))
-	require.Equal(t, 1, rawOf(t, store, blocks.Of(12, 4), midnight))
+	require.Equal(t, 1, rawOf(t, store, blocks.BlockAt(12, 4), midnight))
 }
 
 // TestRetryInAnUnknownSlice: of two slices with failed chunks, one has a state that a node fails to tell, by an error that
@@ -432,7 +432,7 @@ func TestRetryWhileTheNextDayIsOutOfReach(t *testing.T) {
 func TestRetryInAnUnknownSlice(t *testing.T) {
 	c, store, _ := setUp(4)
 	w := cache.NewWriter(c)
-	block, noon := blocks.Of(0, 4), eleven.Add(time.Hour) // within the future limit: it is 11:59
+	block, noon := blocks.BlockAt(0, 4), eleven.Add(time.Hour) // within the future limit: it is 11:59
 	store.Fail("Write", blocks.Range{}, 1, errBoom)
 	require.ErrorIs(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, block, 1), group(noon, block, 1)}), errBoom)
 

@@ -34,7 +34,7 @@ func TestRetryInASliceThatIsGround(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c, store, _ := setUp(4)
 			w := cache.NewWriter(c)
-			g := []cache.BlockSamples{group(eleven, blocks.Of(4, 4), 1)}
+			g := []cache.BlockSamples{group(eleven, blocks.BlockAt(4, 4), 1)}
 			require.NoError(t, w.Flush(t.Context(), g))
 			store.Fail("Write", blocks.Range{}, 1, storage.ErrTimeout)
 			require.ErrorIs(t, w.Flush(t.Context(), g), storage.ErrTimeout)
@@ -44,7 +44,7 @@ func TestRetryInASliceThatIsGround(t *testing.T) {
 				require.NoError(t, grindEleven(t, store))
 			}
 			require.NoError(t, w.Settle(t.Context()))
-			require.Equal(t, 2, rawOf(t, store, blocks.Of(4, 4), eleven))
+			require.Equal(t, 2, rawOf(t, store, blocks.BlockAt(4, 4), eleven))
 			require.Empty(t, marksOf(t, store, eleven), "nobody looks there again")
 			late := func() map[metric.ScheduleID]bool {
 				blocks := make(map[metric.ScheduleID]bool)
@@ -58,7 +58,7 @@ func TestRetryInASliceThatIsGround(t *testing.T) {
 			require.Equal(t, map[metric.ScheduleID]bool{4: true}, late())
 
 			// Later data for the slice gets a late mark too.
-			require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.Of(0, 4), 1)}))
+			require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.BlockAt(0, 4), 1)}))
 			require.Equal(t, map[metric.ScheduleID]bool{0: true, 4: true}, late())
 		})
 	}
@@ -71,7 +71,7 @@ func TestSealOfASliceThatIsGround(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c, store, clk := setUp(4)
 			w := cache.NewWriter(c)
-			require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.Of(4, 4), 1)}))
+			require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.BlockAt(4, 4), 1)}))
 			clk.Set(eleven.Add(time.Hour + time.Minute)) // closed, and not yet due
 			if during {
 				store.Add(storagetest.Rule{Op: "Write", Times: 1, Before: func() error { return grindEleven(t, store) }})
@@ -101,7 +101,7 @@ func TestGroundBeforeItIsOver(t *testing.T) {
 		},
 		"due": func(w *cache.Writer, clk *clock.Simulated) error {
 			clk.Set(eleven.Add(time.Hour + 2*time.Minute))
-			return errors.Join(w.Flush(t.Context(), []cache.BlockSamples{group(eleven.Add(time.Hour), blocks.Of(16, 4), 1)}), w.Settle(t.Context()))
+			return errors.Join(w.Flush(t.Context(), []cache.BlockSamples{group(eleven.Add(time.Hour), blocks.BlockAt(16, 4), 1)}), w.Settle(t.Context()))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -109,7 +109,7 @@ func TestGroundBeforeItIsOver(t *testing.T) {
 			w := cache.NewWriter(c)
 			before := eleven.Add(-3 * time.Hour)
 			flush := func(hour time.Time, start metric.ScheduleID) {
-				require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(hour, blocks.Of(start, 4), 1)}))
+				require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(hour, blocks.BlockAt(start, 4), 1)}))
 			}
 			flush(eleven, 4)
 			flush(before, 8)
@@ -148,9 +148,9 @@ func TestGroundBeforeItIsOverAndAway(t *testing.T) {
 		t.Run(op, func(t *testing.T) {
 			c, store, clk := setUp(4)
 			w := cache.NewWriter(c)
-			require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.Of(4, 4), 1)}))
+			require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.BlockAt(4, 4), 1)}))
 			require.NoError(t, grindEleven(t, store))
-			require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.Of(4, 4), 1)}))
+			require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.BlockAt(4, 4), 1)}))
 			gone := true
 			store.Add(storagetest.Rule{Op: op, Times: -1, Before: func() error {
 				if gone {
@@ -164,7 +164,7 @@ func TestGroundBeforeItIsOverAndAway(t *testing.T) {
 				require.ErrorIs(t, w.Seal(t.Context()), storage.ErrUnavailable)
 				require.Equal(t, op == "Write", w.Owes())
 			}
-			require.Error(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven.Add(time.Hour), blocks.Of(4, 4), 1)}))
+			require.Error(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven.Add(time.Hour), blocks.BlockAt(4, 4), 1)}))
 			gone = false
 			require.NoError(t, w.Settle(t.Context()))
 			var late []int64
@@ -181,7 +181,7 @@ func TestGroundBeforeItIsOverAndAway(t *testing.T) {
 // TestGroundBeforeItIsOverInPart: a late mark that the store does not accept delays its own block only.
 func TestGroundBeforeItIsOverInPart(t *testing.T) {
 	w, store, _ := refusing()
-	good, bad := blocks.Of(0, 4), blocks.Of(4, 4)
+	good, bad := blocks.BlockAt(0, 4), blocks.BlockAt(4, 4)
 	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, good, 1), group(eleven, bad, 1)}))
 	require.NoError(t, store.CompleteSlice(t.Context(), storage.SliceKey{StartMs: eleven.UnixMilli()}))
 	late := func() (starts []metric.ScheduleID) {
@@ -213,7 +213,7 @@ func TestAfterAnAbortedRun(t *testing.T) {
 	c, store, _ := setUp(4)
 	w := cache.NewWriter(c)
 	before := eleven.Add(-3 * time.Hour)
-	all := []cache.BlockSamples{group(eleven, blocks.Of(0, 4), 1), group(before, blocks.Of(8, 4), 1)}
+	all := []cache.BlockSamples{group(eleven, blocks.BlockAt(0, 4), 1), group(before, blocks.BlockAt(8, 4), 1)}
 	require.NoError(t, w.Flush(t.Context(), all))
 	k := storage.IndexPartition{SliceKey: storage.SliceKey{StartMs: eleven.UnixMilli()}}
 	require.NoError(t, store.BeginSlice(t.Context(), k.SliceKey))
@@ -233,7 +233,7 @@ func TestAfterAnAbortedRun(t *testing.T) {
 		return out
 	}
 	require.Equal(t, map[metric.ScheduleID]int64{0: eleven.UnixMilli(), 8: before.UnixMilli()}, late())
-	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.Of(4, 4), 1)}))
+	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.BlockAt(4, 4), 1)}))
 	require.Equal(t, map[metric.ScheduleID]int64{0: eleven.UnixMilli(), 4: eleven.UnixMilli(), 8: before.UnixMilli()}, late())
 	require.Empty(t, marksOf(t, store, eleven))
 }
@@ -255,7 +255,7 @@ func TestSealBehindALaterRun(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c, store, clk := setUp(4)
 			w := cache.NewWriter(c)
-			require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.Of(0, 4), 1)}))
+			require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.BlockAt(0, 4), 1)}))
 			if tc.ahead != 0 {
 				require.NoError(t, store.BeginSlice(t.Context(), storage.SliceKey{StartMs: eleven.Add(tc.ahead).UnixMilli()}))
 			}
@@ -275,7 +275,7 @@ func TestSealBehindALaterRun(t *testing.T) {
 func TestSealThatCannotAsk(t *testing.T) {
 	c, store, clk := setUp(4)
 	w := cache.NewWriter(c)
-	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.Of(0, 4), 1)}))
+	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.BlockAt(0, 4), 1)}))
 	clk.Set(eleven.Add(time.Hour + time.Minute))
 	store.Fail("NewestBegun", blocks.Range{}, 1, storage.ErrCorrupt)
 	require.ErrorIs(t, w.Seal(t.Context()), storage.ErrCorrupt)

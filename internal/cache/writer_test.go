@@ -100,7 +100,7 @@ func TestLateMarksOverARunAreKept(t *testing.T) {
 	w := cache.NewWriter(c)
 	var groups []cache.BlockSamples
 	for start := 0; len(groups)*(block+1) <= bound+block; start += block {
-		groups = append(groups, group(eleven.Add(-time.Hour), blocks.Of(metric.ScheduleID(start), block), block))
+		groups = append(groups, group(eleven.Add(-time.Hour), blocks.BlockAt(metric.ScheduleID(start), block), block))
 	}
 	require.NoError(t, w.Flush(t.Context(), groups[:1]))
 	require.NoError(t, store.BeginSlice(t.Context(), storage.SliceKey{StartMs: eleven.UnixMilli()}))

@@ -228,7 +228,7 @@ func TestLookBeforeTheBeginning(t *testing.T) {
 	}
 	c := cache.New(store, clk, 2, cache.DefaultTiming())
 	require.NoError(t, cache.NewWriter(c).Flush(t.Context(), []cache.BlockSamples{{
-		Slice: metric.DefaultLadder().SliceAt(metric.Raw, k.StartMs), Block: blocks.Of(other, 4),
+		Slice: metric.DefaultLadder().SliceAt(metric.Raw, k.StartMs), Block: blocks.BlockAt(other, 4),
 		Samples: []metric.Sample{{Schedule: other, TimeMs: k.StartMs + 1}},
 	}}))
 	clk.Set(begins)
