@@ -7,6 +7,7 @@ import (
 
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
 )
 
 // LeaseIDs implements storage.Registry. If it is in doubt whether a lease took effect, nobody gets
@@ -36,19 +37,27 @@ func (s *Store) LeaseIDs(ctx context.Context, n int) (blocks.Range, error) {
 	}
 }
 
-// unused refuses the next ids if a series has one of them.
+// unused refuses the next ids if a series has one of them. Groups that are out of reach are not looked
+// at: otherwise no source would get an id while a part of the cluster is away.
 func (s *Store) unused(ctx context.Context, r blocks.Range) error {
-	for sch, err := range s.Schedules(ctx, r) {
-		if err != nil {
-			return err
+	groups := r.Cover(s.groupSize)
+	return each(ctx, len(groups), maxSpread, func(ctx context.Context, i int) error {
+		part := blocks.Range{Start: max(r.Start, groups[i].Start), End: min(r.End, groups[i].End)}
+		for sch, err := range s.Schedules(ctx, part) {
+			if storage.IsAway(err) && ctx.Err() == nil {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			next, _, err := s.nextID(ctx)
+			if err != nil || next > sch.ID { // another process has leased them meanwhile
+				return err
+			}
+			return refuse("setting %s says that no id from %d on is in use, but a series has id %d: "+
+				"the setting was put back, or restored from a snapshot that is older than that of the series; "+
+				"raise it above all ids, as docs/backup.md says", settingNextID, next, sch.ID)
 		}
-		next, _, err := s.nextID(ctx)
-		if err != nil || next > sch.ID { // another process has leased them meanwhile
-			return err
-		}
-		return refuse("setting %s says that no id from %d on is in use, but a series has id %d: "+
-			"the setting was put back, or restored from a snapshot that is older than that of the series; "+
-			"raise it above all ids, as docs/backup.md says", settingNextID, next, sch.ID)
-	}
-	return nil
+		return nil
+	})
 }

@@ -23,6 +23,8 @@ type counter struct {
 	series []int64
 	// onSeries is called once, when series are read.
 	onSeries func()
+	// away is the first id of a group that is out of reach.
+	away int64
 
 	mu sync.Mutex // of page, which the pages of several partitions call at a time
 }
@@ -38,6 +40,9 @@ func (c *counter) page(_ context.Context, st statement, _ int, _ []byte, dest an
 		c.onSeries = nil
 	}
 	start, from, to := st.args[0].(int64), st.args[1].(int64), st.args[2].(int64)
+	if c.away == start {
+		return nil, storage.ErrUnavailable
+	}
 	for _, id := range c.series {
 		if id >= max(start, from) && id < min(start+128, to) {
 			*dest.(*[]listedRow) = append(*dest.(*[]listedRow), listedRow{id, map[string]string{metric.NameLabel: "m"}})
@@ -58,7 +63,7 @@ func (c *counter) cas(_ context.Context, stmts ...statement) (bool, error) {
 // No ids are leased while a series has one of the next ids, as where the next id was put back. It is
 // raised by hand. Ids that another process leases, and uses, meanwhile are no sign of that.
 func TestLeaseOfIDsInUse(t *testing.T) {
-	c := &counter{next: 100, series: []int64{0, 99, 700}}
+	c := &counter{away: -1, next: 100, series: []int64{0, 99, 700}}
 	s := &Store{session: c, groupSize: 128}
 	lease := func() (blocks.Range, error) { return s.LeaseIDs(t.Context(), 400) }
 	r, err := lease()
@@ -74,4 +79,10 @@ func TestLeaseOfIDsInUse(t *testing.T) {
 	r, err = lease()
 	require.NoError(t, err)
 	require.Equal(t, blocks.Range{Start: 1000, End: 1400}, r)
+
+	// A group that is out of reach keeps nobody from the ids of others.
+	c.away = 1408
+	r, err = lease()
+	require.NoError(t, err)
+	require.Equal(t, blocks.Range{Start: 1400, End: 1800}, r)
 }
