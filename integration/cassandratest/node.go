@@ -158,17 +158,23 @@ func await(ctx context.Context, every time.Duration, check func() error) error {
 	}
 }
 
-// nodeState is how a line of nodetool status begins: with U or D for up or down, and N, L, J or M
-// for normal, leaving, joining or moving.
-var nodeState = regexp.MustCompile(`(?m)^(?:(UN)|U[LJM])  `)
+// Lines of nodetool: how one of status begins, with U for up, and N, L, J or M for normal, leaving,
+// joining or moving; and a version of the schema in describecluster, with the nodes that have it.
+var (
+	nodeState     = regexp.MustCompile(`(?m)^(?:(UN)|U[LJM])  `)
+	schemaVersion = regexp.MustCompile(`(?m)^\s*[0-9a-f-]{36}: \[(.*)\]$`)
+)
 
-// awaitUp waits until this node sees the given number of nodes as up, all of them in their places.
+// awaitUp waits until this node sees the given number of nodes as up, all of them in their places and
+// with the same schema: nodes that start at once have made different ones.
 func (n *Node) awaitUp(ctx context.Context, nodes int) error {
 	return await(ctx, time.Second, func() error {
 		out, err := n.Nodetool(ctx, "status")
-		up := nodeState.FindAllStringSubmatch(out, -1)
-		if err != nil || len(up) != nodes || slices.ContainsFunc(up, func(state []string) bool { return state[1] == "" }) {
-			return errors.Join(err, fmt.Errorf("%s waits for %d nodes; it sees:\n%s", n.Addr(), nodes, out))
+		cluster, cerr := n.Nodetool(ctx, "describecluster")
+		up, versions := nodeState.FindAllStringSubmatch(out, -1), schemaVersion.FindAllStringSubmatch(cluster, -1)
+		if err != nil || cerr != nil || len(up) != nodes || slices.ContainsFunc(up, func(state []string) bool { return state[1] == "" }) ||
+			len(versions) != 1 || strings.Count(versions[0][1], ",") != nodes-1 {
+			return errors.Join(err, cerr, fmt.Errorf("%s waits for %d nodes; it sees:\n%s\n%s", n.Addr(), nodes, out, cluster))
 		}
 		return nil
 	})
