@@ -117,9 +117,6 @@ func printVerified(out io.Writer, s *wire.Verified, limit int) {
 		}
 		fmt.Fprintf(out, "%d series in %d slices will be ground again; their rows will be right: %s\n", r.Series, r.Slices, strings.Join(when, ", "))
 	}
-	if r.Ahead > 0 {
-		fmt.Fprintf(out, "%d rows cannot be repaired yet; the first is %s\n", r.Ahead, r.AheadFirst)
-	}
 	if r.Surplus > 0 {
 		fmt.Fprintf(out, "%d rows have no raw samples, and stay: to take them back, use --repair --take-back on a server with --enable-admin-api\n", r.Surplus)
 	}

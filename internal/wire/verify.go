@@ -79,10 +79,8 @@ type VerifiedLevel struct {
 type Repaired struct {
 	Series int `json:"series"`
 	Slices int `json:"slices"`
-	// Surplus rows have no samples, and stay. Ahead rows cannot be replaced yet; AheadFirst says which is the first, and why.
-	Surplus    int    `json:"surplus"`
-	Ahead      int    `json:"ahead"`
-	AheadFirst string `json:"ahead_first,omitempty"`
+	// Surplus rows have no samples, and stay.
+	Surplus int `json:"surplus"`
 	// Rows say from when on the rows of each level are right.
 	Rows []RepairedRows `json:"rows"`
 }

@@ -263,36 +263,6 @@ func (c *Client) Reaggregate(ctx context.Context, selectors []string, startMs, e
 	return err
 }
 
-// Ahead returns why no run can write a row of a series, "" if a run can.
-func (c *Client) Ahead(ctx context.Context, labels metric.Labels, level string, ms int64) (string, error) {
-	form := url.Values{"match[]": {selector(labels)}, "time": {time.UnixMilli(ms).UTC().Format(time.RFC3339Nano)}, "limit": {"100"}}
-	var reply struct {
-		Series []struct {
-			Metric map[string]string `json:"metric"`
-			Levels []struct {
-				Level   string `json:"level"`
-				Verdict string `json:"verdict"`
-				Why     string `json:"why"`
-				Next    string `json:"next"`
-			} `json:"levels"`
-		} `json:"series"`
-	}
-	if _, err := c.get(ctx, wire.ExplainPath, form, &reply); err != nil {
-		return "", err
-	}
-	for _, s := range reply.Series {
-		if len(s.Metric) != len(labels) {
-			continue // another series, with more labels
-		}
-		for _, l := range s.Levels {
-			if l.Level == level && l.Verdict == "ahead" {
-				return l.Why + "; " + l.Next, nil
-			}
-		}
-	}
-	return "", nil
-}
-
 // selector selects the series with exactly these labels, and series that have more.
 func selector(labels metric.Labels) string {
 	var sb strings.Builder

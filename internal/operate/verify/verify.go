@@ -138,9 +138,7 @@ type verifier struct {
 	// read.
 	damage, damagedRows []string
 	told                int
-	// asked counts the rows that the server was asked about.
-	asked  int
-	repair map[string]*toRepair
+	repair              map[string]*toRepair
 	// repairLevels are the levels that differ.
 	repairLevels map[metric.Bucket]bool
 	// noted is about how many bytes series and repair take, held how many Hold has granted.
@@ -185,7 +183,6 @@ func (v *verifier) look(ctx context.Context, w metric.Slice, selectors []string,
 		v.note(read)
 	}
 	next := map[suspect]Result{}
-	var failed error
 	read.Results(func(level metric.Bucket, s metric.Slice) bool {
 		count := &v.sum.Levels[level-1]
 		switch {
@@ -219,12 +216,12 @@ func (v *verifier) look(ctx context.Context, w metric.Slice, selectors []string,
 			count.Pending++
 		case known && sameRow(earlier.Got, r.Got):
 			count.Different++
-			failed = cmp.Or(failed, v.different(ctx, &r))
+			v.different(&r)
 		default:
 			next[suspectOf(&r)] = r
 		}
 	})
-	return next, failed
+	return next, nil
 }
 
 // note counts what the first look at a window has read, and reports what is damaged.
@@ -321,33 +318,18 @@ func (v *verifier) hold(c *Checker) error {
 	return err
 }
 
-// maxAsked bounds the rows about which the server is asked whether a repair can work at all.
-const maxAsked = 1000
-
 // different reports a row that is wrong, and notes it for the repair.
-func (v *verifier) different(ctx context.Context, r *Result) error {
+func (v *verifier) different(r *Result) {
 	v.tell(r.Difference(v.ladder))
 	switch {
 	case !v.Repair:
-		return nil
+		return
 	case v.sum.Repaired == nil:
 		v.sum.Repaired = &wire.Repaired{Rows: []wire.RepairedRows{}}
 	}
 	if r.Kind == wire.Surplus && !v.TakeBack {
 		v.sum.Repaired.Surplus++
-		return nil
-	}
-	if v.asked++; v.asked <= maxAsked {
-		why, err := v.Client.Ahead(ctx, r.Series, v.ladder.Name(r.Level), r.Slice.StartMs)
-		if err != nil {
-			return err
-		}
-		if why != "" {
-			done := v.sum.Repaired
-			done.Ahead++
-			done.AheadFirst = cmp.Or(done.AheadFirst, fmt.Sprintf("%s %s %s: %s", r.Series, v.ladder.Name(r.Level), r.Slice, why))
-			return nil
-		}
+		return
 	}
 	key := string(r.Series.AppendKey(nil))
 	wrong := v.repair[key]
@@ -359,7 +341,6 @@ func (v *verifier) different(ctx context.Context, r *Result) error {
 	wrong.slices = append(wrong.slices, r.Slice)
 	v.repairLevels[r.Level] = true
 	v.noted += noteBytes
-	return nil
 }
 
 // read reads rows, then samples, then the status.

@@ -36,7 +36,6 @@ type fake struct {
 	asked                int
 	warning, failure     string
 	rowWarnings          map[metric.Bucket]string
-	ahead                int64
 	repaired             []string
 }
 
@@ -105,15 +104,6 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if f.failure != "" {
 			fmt.Fprintf(w, `{"status":"error","error":%q}`+"\n", f.failure)
 		}
-	case "/base/api/v1/explain":
-		at, err := time.Parse(time.RFC3339, r.Form.Get("time"))
-		assert.NoError(f.t, err)
-		verdict := "differs"
-		if at.UnixMilli() == f.ahead {
-			verdict = "ahead"
-		}
-		fmt.Fprintf(w, `{"series":[{"metric":{"__name__":"x","a":"b"},"levels":[{"level":"1h","verdict":"ahead"},{"level":"2h","verdict":"ahead"}]},
-			{"metric":{"__name__":"x"},"levels":[{"level":"1h","verdict":%q,"why":"later","next":"wait"},{"level":"2h","verdict":"differs"}]}]}`, verdict)
 	case "/base/api/v1/reaggregate":
 		assert.Equal(f.t, http.MethodPost, r.Method)
 		said := r.Form.Get("match[]") + " " + r.Form.Get("start") + " " + r.Form.Get("end")
@@ -282,19 +272,6 @@ func TestDamagedRows(t *testing.T) {
 	assert.Equal(t, []string{
 		`{"__name__"="x"} 2026-11-20T00:00:00Z 2026-11-20T02:00:00Z`, `{"__name__"="x"} 2026-11-20T02:00:00Z 2026-11-20T04:00:00Z`,
 	}, f.repaired)
-}
-
-// TestAhead: a row that no run can replace is reported, and not asked for.
-func TestAhead(t *testing.T) {
-	f := newFake(t)
-	f.ahead = day + hour
-	f.rows[1][day+hour] = flat(3, 3)
-	f.rows[2][day] = flat(4, 2)
-	sum, _, err := f.run(Options{Repair: true})
-	require.NoError(t, err)
-	assert.Equal(t, "x{} 1h 2026-11-20T01:00:00Z: later; wait", sum.Repaired.AheadFirst)
-	assert.Equal(t, 1, sum.Repaired.Ahead)
-	assert.Equal(t, []string{`{"__name__"="x"} 2026-11-20T00:00:00Z 2026-11-20T02:00:00Z`}, f.repaired)
 }
 
 // TestLeftOut: rows that need not be right yet, or can no longer be checked, are counted and not
