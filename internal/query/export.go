@@ -38,12 +38,8 @@ func (q *Querier) Export(ctx context.Context, sels []Selector, startMs, endMs in
 		return nil, err
 	}
 	r.all = func(yield func(Samples, error) bool) {
-		fromMs, toMs := q.kept(ctx, metric.Raw, startMs, endMs)
-		if fromMs >= toMs {
-			return
-		}
 		for _, g := range groups {
-			err := q.pieces(ctx, g, fromMs, toMs, &r.warnings, func(i int, samples []metric.Sample) error {
+			err := g.Pieces(ctx, startMs, endMs, &r.warnings, func(i int, samples []metric.Sample) error {
 				if !yield(Samples{ID: g.ids[i], Labels: q.index.Labels(g.ids[i]), Samples: samples}, nil) {
 					return errEnough
 				}
@@ -63,14 +59,6 @@ func (q *Querier) Export(ctx context.Context, sels []Selector, startMs, endMs in
 
 // errEnough says that a consumer wants no more.
 var errEnough = errors.New("the consumer wants no more")
-
-// Pieces reads the raw samples in [fromMs, toMs) and calls with for each piece: i is the series' place, samples are by time and
-// valid during the call. Pieces of a series come in order of time, with pieces of other series between them. The store is not
-// read meanwhile, so with may wait. An error of with ends the reading.
-func (g Group) Pieces(ctx context.Context, fromMs, toMs int64, warn *Warnings, with func(i int, samples []metric.Sample) error) error {
-	fromMs, toMs = g.q.kept(ctx, metric.Raw, max(fromMs, minTimeMs), min(toMs, maxTimeMs))
-	return g.q.pieces(ctx, g, fromMs, toMs, warn, with)
-}
 
 // Row is a stored roll-up row with the percentiles of its sketch, within 1 %. They are NaN if the
 // sketch is damaged.

@@ -91,11 +91,14 @@ func (q *Querier) samples(
 	})
 }
 
-// pieces reads the raw samples in [fromMs, toMs) as Group.Samples does, and calls with for each piece: pieces of a series come
-// in order of time, with pieces of other series between them. The store is not read meanwhile, so with may wait.
-func (q *Querier) pieces(
-	ctx context.Context, g Group, fromMs, toMs int64, warn *Warnings, with func(i int, samples []metric.Sample) error,
+// Pieces reads the raw samples in [fromMs, toMs) as Samples does, and calls with for each piece: pieces of a series come in
+// order of time, with pieces of other series between them. The store is not read meanwhile, so with may wait. An error of with
+// ends the reading.
+func (g Group) Pieces(
+	ctx context.Context, fromMs, toMs int64, warn *Warnings, with func(i int, samples []metric.Sample) error,
 ) error {
+	q := g.q
+	fromMs, toMs = q.kept(ctx, metric.Raw, max(fromMs, minTimeMs), min(toMs, maxTimeMs))
 	return inParts(fromMs, toMs, func(fromMs, toMs int64) (metric.Slice, error) {
 		set := q.set()
 		defer q.giveBack(set)
