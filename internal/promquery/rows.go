@@ -57,14 +57,24 @@ func (r *rows) read(ctx context.Context, g query.Group, hold func(n int) error) 
 		return nil, err
 	}
 	out := make([]points, len(spans))
+	const some = 256 // readers of groups share what counts
+	counted := 0
+	holdSome := func(n int) error {
+		if counted += n; counted < some {
+			return nil
+		}
+		n, counted = counted, 0
+		return hold(n)
+	}
 	for i := range spans {
-		if out[i], err = r.points(ctx, plan, r.q.Ladder().WidthMs(r.level), spans[i], hold, r.warn.Add); err != nil {
+		if out[i], err = r.points(ctx, plan, r.q.Ladder().WidthMs(r.level), spans[i], holdSome, r.warn.Add); err != nil {
 			return nil, err
 		}
 		spans[i] = nil
-		if err := hold(-held[i]); err != nil {
+		if err := hold(counted - held[i]); err != nil {
 			return nil, err
 		}
+		counted = 0
 	}
 	return out, nil
 }
