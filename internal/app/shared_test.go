@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"iter"
 	"log/slog"
 	"net"
 	"net/http"
@@ -26,6 +27,7 @@ import (
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
+	"github.com/quern/quern/internal/registry"
 	"github.com/quern/quern/internal/shards"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/storagetest"
@@ -404,4 +406,28 @@ func TestSeriesOfOthers(t *testing.T) {
 		synctest.Wait()
 		assert.Equal(t, 1, s.engine.index.Len())
 	})
+}
+
+// partialStore is a cluster of which the first group of series is out of reach.
+type partialStore struct{ *sharedStore }
+
+func (s partialStore) Schedules(ctx context.Context, ids blocks.Range) iter.Seq2[storage.Schedule, error] {
+	if ids.Start < 32 {
+		return func(yield func(storage.Schedule, error) bool) { yield(storage.Schedule{}, errAway) }
+	}
+	return s.sharedStore.Schedules(ctx, ids)
+}
+
+// TestStartInAPartialOutage: a process starts while series are out of reach, and says what it lacks.
+func TestStartInAPartialOutage(t *testing.T) {
+	st := newSharedStore("1h,6h,24h", clock.System{})
+	src, err := registry.New(st, registry.Options{LeaseSize: 1024}).Source(t.Context(), "before", false)
+	require.NoError(t, err)
+	_, err = src.Register(t.Context(), []metric.Labels{{{Name: metric.NameLabel, Value: "up"}}})
+	require.NoError(t, err)
+	s := sharedServer(t, roles{ingest: true, aggregate: true}, st)
+	s.open = func(context.Context, func(error)) (store, error) { return partialStore{st}, nil }
+	url, _ := running(t, s)
+	_, _, body := get(t, url+"/api/v1/labels")
+	assert.Contains(t, body, "incomplete: the labels of up to")
 }
