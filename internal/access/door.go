@@ -249,7 +249,7 @@ func (d *Door) Logout(r *http.Request) (Grant, *http.Cookie, error) {
 
 // password judges a user's password.
 func (d *Door) password(r *http.Request, user, password string) (Grant, error) {
-	guesses := d.guessesOf(r)
+	guesses := d.guessMeter(r)
 	if err := d.mayTry(r, guesses, user); err != nil {
 		return Grant{}, err
 	}
@@ -291,8 +291,8 @@ func (d *Door) take(guesses *rate.Limiter) (succeeded func()) {
 	return func() { taken.CancelAt(now) }
 }
 
-// guessesOf returns the meter of an address. One that stands for many clients has that of many.
-func (d *Door) guessesOf(r *http.Request) *rate.Limiter {
+// guessMeter returns the meter of an address. One that stands for many clients has that of many.
+func (d *Door) guessMeter(r *http.Request) *rate.Limiter {
 	if client := d.opts.Clients.Of(r.RemoteAddr); client != (limits.Client{}) {
 		return d.guesses.Get(origin{client: client}, 6*time.Second, 10)
 	}

@@ -484,7 +484,7 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if grant.Token != "" {
-		client = limits.OfToken(grant.Token, grant.Turns)
+		client = limits.TokenClient(grant.Token, grant.Turns)
 	}
 	budget, most := s.opts.Forms, cmp.Or(to.BodyBytes, s.opts.MaxBodyBytes)
 	if to.Role == access.Anyone {

@@ -20,9 +20,9 @@ type Client struct {
 	turns  int
 }
 
-// OfToken returns the client that has a token, by the token's id, and how many turns of each kind it may have: 0 is its
+// TokenClient returns the client that has a token, by the token's id, and how many turns of each kind it may have: 0 is its
 // share.
-func OfToken(id string, turns int) Client { return Client{token: id, turns: turns} }
+func TokenClient(id string, turns int) Client { return Client{token: id, turns: turns} }
 
 // ipv6Bits is the length of the prefix that identifies a client by IPv6: whoever has one address
 // has the whole network.

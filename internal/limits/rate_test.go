@@ -43,8 +43,8 @@ func TestRate(t *testing.T) {
 // a client's share.
 func TestClientsByToken(t *testing.T) {
 	clients := limits.NewClients(limits.Loopback())
-	small := limits.OfToken("a", 1)
-	large := limits.OfToken("b", 100)
+	small := limits.TokenClient("a", 1)
+	large := limits.TokenClient("b", 100)
 	ctx := limits.WithClient(t.Context(), small)
 	require.Equal(t, small, clients.For(ctx, "127.0.0.1:1"))
 	require.Equal(t, clients.Of("192.0.2.1:1"), clients.For(t.Context(), "192.0.2.1:2"))
