@@ -51,13 +51,9 @@ func (s *Store) beyond(from, upper []byte, err error) []byte {
 	if bytes.Compare(next, upper) >= 0 {
 		return upper
 	}
-	err = s.iterate(next, upper, func(it *lsm.Iterator) error {
-		if !it.First() {
-			return it.Error()
-		}
-		_, err := it.ValueAndErr()
-		return err
-	})
+	at := cursor{store: s}
+	defer at.close()
+	_, err = at.rows(next, upper, nil, func([]byte, []byte) bool { return false })
 	if lsm.IsCorruptionError(err) {
 		return s.beyond(next, upper, err)
 	}

@@ -107,8 +107,8 @@ func everything(t *testing.T, st *Store) string {
 		p, err := st.readPage(part[0], part[1], math.MaxInt, nil)
 		require.NoError(t, err)
 		for i := range p.rows {
-			all.Write(p.key(i))
-			all.Write(p.value(i))
+			all.Write(p.rows[i].key)
+			all.Write(p.rows[i].value)
 		}
 	}
 	return all.String()

@@ -78,7 +78,7 @@ func TestFormat(t *testing.T) {
 	p, err := st.readPage([]byte{0}, []byte{255}, math.MaxInt, nil)
 	require.NoError(t, err)
 	for i := range p.rows {
-		fmt.Fprintf(&got, "%c %x\n  %x\n", p.key(i)[0], p.key(i)[1:], p.value(i))
+		fmt.Fprintf(&got, "%c %x\n  %x\n", p.rows[i].key[0], p.rows[i].key[1:], p.rows[i].value)
 	}
 	require.NoError(t, st.Close())
 	golden := filepath.Join("testdata", "format.golden")

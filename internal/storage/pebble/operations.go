@@ -60,17 +60,20 @@ func (s *Store) RecentRuns(ctx context.Context, limit int) ([]storage.Run, error
 
 // lastValues returns the values of the last limit keys with the prefix, last key first.
 func (s *Store) lastValues(prefix []byte, limit int) (values [][]byte, err error) {
-	err = s.iterate(prefix, after(prefix), func(it *lsm.Iterator) error {
-		for ok := len(values) < limit && it.Last(); ok; ok = len(values) < limit && it.Prev() {
-			v, err := it.ValueAndErr()
-			if err != nil {
-				return err
-			}
-			values = append(values, bytes.Clone(v))
+	at := cursor{store: s}
+	defer at.close()
+	ok, err := at.first(prefix, after(prefix))
+	if !ok {
+		return nil, err
+	}
+	for ok := len(values) < limit && at.it.Last(); ok; ok = len(values) < limit && at.it.Prev() {
+		v, err := at.it.ValueAndErr()
+		if err != nil {
+			return nil, err
 		}
-		return it.Error()
-	})
-	return values, err
+		values = append(values, bytes.Clone(v))
+	}
+	return values, at.it.Error()
 }
 
 // errorKey returns a key that orders a component's errors by time. The hash of the value keeps two
@@ -98,7 +101,7 @@ func (s *Store) RecordError(ctx context.Context, e storage.ComponentError) error
 		}
 		p, err := s.readPage(prefix, after(prefix), 1<<30, nil)
 		for i := 0; err == nil && i < len(p.rows)-keepErrors; i++ {
-			err = s.db.Delete(p.key(i), lsm.NoSync)
+			err = s.db.Delete(p.rows[i].key, lsm.NoSync)
 		}
 		return err
 	})
@@ -172,9 +175,11 @@ func (s *Store) Leases(ctx context.Context) ([]storage.Lease, error) {
 	err := s.do(ctx, "leases", func() error {
 		s.fences.mu.RLock()
 		defer s.fences.mu.RUnlock()
-		found = slices.SortedFunc(maps.Values(s.fences.leases), func(a, b storage.Lease) int {
-			return cmp.Compare(a.Shard, b.Shard)
-		})
+		for _, shard := range slices.Sorted(maps.Keys(s.fences.leases)) {
+			if l := s.fences.leases[shard]; l.Owner != "" {
+				found = append(found, l)
+			}
+		}
 		return nil
 	})
 	if err != nil {

@@ -2,6 +2,7 @@ package pebble
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,13 +28,8 @@ type page struct {
 	next []byte
 }
 
-// row is a key and a value.
+// row is a key and a value. The caller may keep them and append to them.
 type row struct{ key, value []byte }
-
-func (p *page) key(i int) []byte { return p.rows[i].key }
-
-// value returns the value of row i. The caller may keep it and append to it.
-func (p *page) value(i int) []byte { return p.rows[i].value }
 
 // Room for rows is made in steps that double from the least to the most. A row that is larger than largeRow gets room of its own.
 const (
@@ -63,60 +59,31 @@ func (p *page) add(k, v []byte) {
 // greater key to continue from.
 type skipFunc func(key []byte) []byte
 
-// readPage copies the rows of [lower, upper) until they hold limit bytes. Before it copies a row,
-// it consults skip, if not nil.
+// rowsFunc calls each with the rows of [lower, upper), from the first one on, until each returns false. It passes over rows as
+// skip says, if that is not nil. It returns the key to continue from, nil at the end. With an error, that is the first key that
+// was not read.
+type rowsFunc func(lower, upper []byte, skip skipFunc, each func(k, v []byte) bool) (next []byte, err error)
+
+// readPage copies the rows of [lower, upper) until they hold limit bytes.
 func (s *Store) readPage(lower, upper []byte, limit int, skip skipFunc) (p page, err error) {
-	var sought []byte // the key of the last seek, unless a row was taken since
-	err = s.iterate(lower, upper, func(it *lsm.Iterator) error {
-		for ok := it.First(); ok; {
-			if skip != nil {
-				if to := skip(it.Key()); to != nil {
-					sought = append(sought[:0], to...)
-					ok = it.SeekGE(to)
-					continue
-				}
-			}
-			if p.bytes >= limit {
-				p.next = append([]byte(nil), it.Key()...)
-				return nil
-			}
-			v, err := it.ValueAndErr()
-			if err != nil {
-				return err
-			}
-			p.add(it.Key(), v)
-			sought = sought[:0]
-			ok = it.Next()
-		}
-		return it.Error()
+	at := cursor{store: s}
+	defer at.close()
+	p.next, err = at.rows(lower, upper, skip, func(k, v []byte) bool {
+		p.add(k, v)
+		return p.bytes < limit
 	})
-	switch {
-	case err == nil:
-	case len(sought) > 0:
-		p.next = sought
-	case len(p.rows) > 0:
-		p.next = append(bytes.Clone(p.key(len(p.rows)-1)), 0)
-	default:
-		p.next = lower
-	}
 	return p, err
 }
 
-// rowsFunc calls each with rows of [lower, upper), from the first one on, until each returns false. It returns the key to
-// continue from, nil at the end. With an error, that is the first key that was not read.
-type rowsFunc func(lower, upper []byte, each func(k, v []byte) bool) (next []byte, err error)
-
-// pages copies rows page by page. No iterator of Pebble is open while each runs.
-func (s *Store) pages(skip skipFunc) rowsFunc {
-	return func(lower, upper []byte, each func(k, v []byte) bool) ([]byte, error) {
-		p, err := s.readPage(lower, upper, pageBytes, skip)
-		for i := range p.rows {
-			if !each(p.key(i), p.value(i)) {
-				break
-			}
+// pages is a rowsFunc that copies rows page by page. No iterator of Pebble is open while each runs.
+func (s *Store) pages(lower, upper []byte, skip skipFunc, each func(k, v []byte) bool) ([]byte, error) {
+	p, err := s.readPage(lower, upper, pageBytes, skip)
+	for _, r := range p.rows {
+		if !each(r.key, r.value) {
+			break
 		}
-		return p.next, err
 	}
+	return p.next, err
 }
 
 // cursor is an iterator of Pebble for several ranges of keys, one after the other. It is opened when it is needed.
@@ -142,18 +109,29 @@ func (c *cursor) first(lower, upper []byte) (ok bool, err error) {
 }
 
 // rows is a rowsFunc. It copies nothing: key and value are Pebble's, and valid during the call of each.
-func (c *cursor) rows(lower, upper []byte, each func(k, v []byte) bool) (next []byte, err error) {
+func (c *cursor) rows(lower, upper []byte, skip skipFunc, each func(k, v []byte) bool) (next []byte, err error) {
 	next = bytes.Clone(lower)
 	ok, err := c.first(lower, upper)
 	for ok && err == nil {
+		k := c.it.Key()
+		if skip != nil {
+			if to := skip(k); to != nil {
+				next = append(next[:0], to...)
+				if ok = c.it.SeekGE(to); !ok {
+					err = c.it.Error()
+				}
+				continue
+			}
+		}
 		var v []byte
 		if v, err = c.it.ValueAndErr(); err != nil {
 			break
 		}
-		if !each(c.it.Key(), v[:len(v):len(v)]) {
-			return nil, nil
+		more := each(k, v[:len(v):len(v)])
+		next = append(append(next[:0], k...), 0)
+		if !more {
+			return next, nil
 		}
-		next = append(append(next[:0], c.it.Key()...), 0)
 		if ok = c.it.Next(); !ok {
 			err = c.it.Error()
 		}
@@ -180,11 +158,11 @@ func (c *cursor) close() {
 func scan[T any](ctx context.Context, s *Store, op string, lower, upper []byte, skip skipFunc,
 	parse func(k, v []byte) (T, error), around aroundFunc, yield func(T, error) bool,
 ) bool {
-	return scanRows(ctx, s, op, lower, upper, s.pages(skip), parse, around, yield)
+	return scanRows(ctx, s, op, lower, upper, s.pages, skip, parse, around, yield)
 }
 
 // scanRows is scan over what rows reads.
-func scanRows[T any](ctx context.Context, s *Store, op string, lower, upper []byte, rows rowsFunc,
+func scanRows[T any](ctx context.Context, s *Store, op string, lower, upper []byte, rows rowsFunc, skip skipFunc,
 	parse func(k, v []byte) (T, error), around aroundFunc, yield func(T, error) bool,
 ) bool {
 	var zero T
@@ -200,7 +178,7 @@ func scanRows[T any](ctx context.Context, s *Store, op string, lower, upper []by
 		}
 		return more
 	}
-	for lower != nil {
+	for lower != nil && bytes.Compare(lower, upper) < 0 {
 		if err := s.begin(ctx, op); err != nil {
 			yield(zero, err)
 			return false
@@ -211,14 +189,11 @@ func scanRows[T any](ctx context.Context, s *Store, op string, lower, upper []by
 				if !around(lower, to) {
 					return false
 				}
-				if bytes.Equal(to, upper) {
-					return true
-				}
 				lower = to
 				continue
 			}
 		}
-		next, damaged := rows(lower, upper, each)
+		next, damaged := rows(lower, upper, skip, each)
 		if !more {
 			return false
 		}
@@ -233,9 +208,6 @@ func scanRows[T any](ctx context.Context, s *Store, op string, lower, upper []by
 		lower = s.beyond(next, upper, damaged)
 		if !around(next, lower) {
 			return false
-		}
-		if bytes.Compare(lower, upper) >= 0 {
-			return true
 		}
 	}
 	return true
@@ -265,15 +237,14 @@ func collect[T any](ctx context.Context, s *Store, op string, lower, upper []byt
 
 // eachKey calls do with every key in [lower, upper). Pebble owns the key; it is valid only during
 // the call.
-func (s *Store) eachKey(lower, upper []byte, do func(key []byte) error) error {
-	return s.iterate(lower, upper, func(it *lsm.Iterator) error {
-		for ok := it.First(); ok; ok = it.Next() {
-			if err := do(it.Key()); err != nil {
-				return err
-			}
-		}
-		return it.Error()
+func (s *Store) eachKey(lower, upper []byte, do func(key []byte) error) (err error) {
+	at := cursor{store: s}
+	defer at.close()
+	_, unread := at.rows(lower, upper, nil, func(k, _ []byte) bool {
+		err = do(k)
+		return err == nil
 	})
+	return cmp.Or(err, unread)
 }
 
 // firstKey returns the first key in [lower, upper), nil if there is none.
@@ -333,7 +304,7 @@ func (s *Store) NewestBegun(ctx context.Context, b metric.Bucket) (startMs int64
 	if err != nil || len(page.rows) == 0 {
 		return 0, false, convert(op, err)
 	}
-	startMs, ok, err = parseBegun(page.value(0))
+	startMs, ok, err = parseBegun(page.rows[0].value)
 	return startMs, ok, convert(op, err)
 }
 
@@ -380,7 +351,7 @@ func (s *Store) FirstMark(ctx context.Context, p storage.IndexPartition, from st
 	if err != nil || len(page.rows) == 0 {
 		return storage.MarkKey{}, false, convert(op, err)
 	}
-	m, err := parseIndexKey(page.key(0))
+	m, err := parseIndexKey(page.rows[0].key)
 	return m.Key(), err == nil, convert(op, err)
 }
 
@@ -402,12 +373,11 @@ func (s *Store) CacheBlock(ctx context.Context, k storage.CacheKey) ([]storage.C
 		return nil, nil
 	}
 	out := make([]storage.Chunk, len(p.rows))
-	for i := range p.rows {
-		key := p.key(i)
-		if len(key) != cacheKeyBytes {
-			return nil, convert(op, damagedKey("metrics_cache", key))
+	for i, r := range p.rows {
+		if len(r.key) != cacheKeyBytes {
+			return nil, convert(op, damagedKey("metrics_cache", r.key))
 		}
-		out[i] = storage.Chunk{ID: blocks.ID(key[len(block):]), Data: p.value(i)}
+		out[i] = storage.Chunk{ID: blocks.ID(r.key[len(block):]), Data: r.value}
 	}
 	return out, nil
 }
@@ -460,7 +430,7 @@ func (s *Store) RawChunks(ctx context.Context, ids blocks.Range, fromMs, toMs in
 					}
 					return true
 				}
-				if !scanRows(ctx, s, op, lower, upper, at.rows, parse, around, yield) {
+				if !scanRows(ctx, s, op, lower, upper, at.rows, nil, parse, around, yield) {
 					return
 				}
 			}

@@ -208,7 +208,7 @@ func newStore(dir string, opts *Options, lock *lsm.Lock) *Store {
 	return &Store{
 		dir: dir, lock: lock, failures: failures, disk: newDisk(dir, opts, failures),
 		clk: opts.Clock, log: opts.Logger, expired: map[string]int64{},
-		fences: newFences(), workers: workers{byID: map[string]heartbeat{}},
+		fences: fences{leases: map[int]storage.Lease{}}, workers: workers{byID: map[string]heartbeat{}},
 		lostSaid: limits.NewThrottle(opts.Clock, time.Minute), onLost: opts.OnLost,
 	}
 }
@@ -489,20 +489,6 @@ func (s *Store) start(write func() error) <-chan error {
 		done <- write()
 	}()
 	return done
-}
-
-// iterate calls read with an iterator over the rows of [lower, upper).
-func (s *Store) iterate(lower, upper []byte, read func(it *lsm.Iterator) error) error {
-	it, err := s.iterator(lower, upper)
-	if err != nil {
-		return err
-	}
-	defer s.reads.Done()
-	err = read(it)
-	if closeErr := it.Close(); err == nil {
-		err = closeErr
-	}
-	return err
 }
 
 // iterator returns an iterator over the rows of [lower, upper). Whoever closes it counts it off reads.

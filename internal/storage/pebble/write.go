@@ -124,14 +124,9 @@ type fences struct {
 	mu sync.RWMutex
 	// last is the newest fence ever issued. It is stored on disk too.
 	last storage.Fence
-	// leases and live are keyed by shard. After a lease is released its fence stays live until the
-	// shard's next lease.
+	// leases are the newest ones of each shard since the store was opened. A lease that was released has no owner. Its fence
+	// still counts.
 	leases map[int]storage.Lease
-	live   map[int]storage.Fence
-}
-
-func newFences() fences {
-	return fences{leases: map[int]storage.Lease{}, live: map[int]storage.Fence{}}
 }
 
 // check refuses a fence that was issued and has been superseded, by another lease of its shard or
@@ -140,8 +135,8 @@ func (f *fences) check(fence storage.Fence) error {
 	if fence > f.last {
 		return nil
 	}
-	for _, live := range f.live {
-		if live == fence {
+	for _, l := range f.leases {
+		if l.Fence == fence {
 			return nil
 		}
 	}
@@ -159,7 +154,7 @@ func (s *Store) AcquireShard(ctx context.Context, shard int, owner string, ttl t
 		s.fences.mu.Lock()
 		defer s.fences.mu.Unlock()
 		now := s.clk.Now()
-		if l, ok := s.fences.leases[shard]; ok && l.Owner != owner && l.ExpiresMs > now.UnixMilli() {
+		if l := s.fences.leases[shard]; l.Owner != "" && l.Owner != owner && l.ExpiresMs > now.UnixMilli() {
 			return fmt.Errorf("%w: %s, until %s", storage.ErrConflict, l.Owner,
 				time.UnixMilli(l.ExpiresMs).UTC().Format(time.RFC3339))
 		}
@@ -167,11 +162,9 @@ func (s *Store) AcquireShard(ctx context.Context, shard int, owner string, ttl t
 		if err := s.putCounter(metaFence, int64(fence)); err != nil {
 			return err
 		}
-		l := storage.Lease{Shard: shard, Owner: owner, Fence: fence, ExpiresMs: now.Add(ttl).UnixMilli()}
+		lease = storage.Lease{Shard: shard, Owner: owner, Fence: fence, ExpiresMs: now.Add(ttl).UnixMilli()}
 		s.fences.last = fence
-		s.fences.leases[shard] = l
-		s.fences.live[shard] = fence
-		lease = l
+		s.fences.leases[shard] = lease
 		return nil
 	})
 	if err != nil {
@@ -201,8 +194,9 @@ func (s *Store) ReleaseShard(ctx context.Context, shard int, owner string) error
 	return s.do(ctx, "release shard", func() error {
 		s.fences.mu.Lock()
 		defer s.fences.mu.Unlock()
-		if s.fences.leases[shard].Owner == owner {
-			delete(s.fences.leases, shard)
+		if l := s.fences.leases[shard]; l.Owner == owner {
+			l.Owner = ""
+			s.fences.leases[shard] = l
 		}
 		return nil
 	})
