@@ -274,7 +274,7 @@ var list = []brk{
 		name: "ids are leased twice", invariant: 2,
 		file: "internal/storage/pebble/registry.go",
 		old:  "s.nextID.Store(int64(leased.End))", new: "",
-		pkg: "internal/storage/pebble", test: "TestConformanceInMemory/LeaseIDs",
+		pkg: "internal/storage/pebble", test: "TestLinearizable",
 	},
 
 	{
@@ -331,7 +331,7 @@ var list = []brk{
 		name: "all marks of the partition are deleted, those that nobody has read too", invariant: 3,
 		file: "internal/storage/pebble/write.go",
 		old:  "for i := range marks {\n\t\tif err := batch.Delete(indexKey(partition, &marks[i]), nil)", new: "for range marks {\n\t\tif err := batch.DeleteRange(partition, after(partition), nil)",
-		pkg: "internal/storage/pebble", test: "TestConformanceInMemory/MarkDeleteIsExact",
+		pkg: "internal/storage/pebble", test: "TestConformanceInMemory/History",
 	},
 	{
 		name: "marks are deleted before the rows are stored", invariant: 3,
@@ -467,7 +467,7 @@ var list = []brk{
 		name: "a shard is leased to two", invariant: 5,
 		file: "internal/storage/pebble/write.go",
 		old:  "l.Owner != owner && l.ExpiresMs > now.UnixMilli()", new: "l.Owner != owner && l.ExpiresMs < 0",
-		pkg: "internal/storage/pebble", test: "TestConformanceInMemory/LeaseConflictAndRelease",
+		pkg: "internal/storage/pebble", test: "TestLinearizable",
 	},
 	{
 		name: "on a cluster a run writes at the time of the write", invariant: 5,

@@ -67,7 +67,8 @@ type conformanceCase struct {
 }
 
 // Run checks a backend against the package comment and the doc comments of storage. Its tests are
-// independent: each opens its own store.
+// independent: each opens its own store. A history compares what the backend stores with the model. The others test what a
+// history does not reach: calls at the same time, cancelled calls, pages, time, and fences that are superseded.
 func Run(t *testing.T, open OpenFunc, missing ...Missing) {
 	t.Helper()
 	for _, tc := range slices.Concat(storeCases, registryCases, runsCases, readerCases, metadataCases, documentCases, annotationCases, operationsCases, callCases) {
@@ -81,6 +82,10 @@ func Run(t *testing.T, open OpenFunc, missing ...Missing) {
 			tc.test(s)
 		})
 	}
+	t.Run("History", func(t *testing.T) {
+		h := History{Steps: 200, NoExpire: slices.Contains(missing, MissingExpire), ManyWriters: slices.Contains(missing, MissingNewestID)}
+		h.Run(t, OpenModel, open)
+	})
 }
 
 type suite struct {

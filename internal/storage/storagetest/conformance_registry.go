@@ -5,9 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
-	"sync"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/blocks"
@@ -17,51 +15,8 @@ import (
 
 // registryCases test storage.Registry.
 var registryCases = []conformanceCase{
-	{"LeaseIDs", (*suite).leaseIDs, nil},
 	{"ClaimSchedulesOfSources", (*suite).claimSchedulesOfSources, nil},
 	{"SchedulesByRange", (*suite).schedulesByRange, nil},
-}
-
-func (s *suite) leaseIDs() {
-	var mu sync.Mutex
-	given := map[metric.ScheduleID]bool{}
-	take := func(n int) {
-		r, err := s.store.LeaseIDs(s.ctx, n)
-		assert.NoError(s, err)
-		assert.Equal(s, n, r.Len())
-		assert.GreaterOrEqual(s, r.Start, metric.ScheduleID(0))
-		mu.Lock()
-		defer mu.Unlock()
-		for id := r.Start; id < r.End; id++ {
-			assert.False(s, given[id], "%d was given out twice", id)
-			given[id] = true
-		}
-	}
-	for range 2 {
-		take(1)
-		take(1000)
-		var wg sync.WaitGroup
-		for range 8 {
-			wg.Go(func() {
-				for n := range 10 {
-					take(n + 1)
-				}
-			})
-		}
-		wg.Wait()
-		all, err := s.store.LeasedIDs(s.ctx)
-		require.NoError(s, err)
-		require.Equal(s, metric.ScheduleID(0), all.Start)
-		for id := range given {
-			require.True(s, all.Contains(id))
-		}
-		s.reopen()
-		again, err := s.store.LeasedIDs(s.ctx)
-		require.NoError(s, err)
-		require.Equal(s, all, again)
-	}
-	_, err := s.store.LeaseIDs(s.ctx, 0)
-	require.Error(s, err)
 }
 
 // series returns a series of a source.
@@ -92,6 +47,8 @@ func (s *suite) claimSchedulesOfSources() {
 	const sources, each = 60, 5
 	r, err := s.store.LeaseIDs(s.ctx, 4*sources*each)
 	require.NoError(s, err)
+	_, none := s.store.LeaseIDs(s.ctx, 0)
+	require.Error(s, none)
 	next := r.Start
 	claim := func(source, i int) storage.Claim {
 		name := "web-" + strconv.Itoa(source)

@@ -20,14 +20,11 @@ var runsCases = []conformanceCase{
 	{"CacheBlockTooLarge", (*suite).cacheBlockTooLarge, nil},
 	{"PackRawIsExact", (*suite).packRawIsExact, nil},
 	{"PackedAgain", (*suite).packedAgain, nil},
-	{"PackedLast", (*suite).packedLast, nil},
 	{"PackedAtOnce", (*suite).packedAtOnce, nil},
 	{"MarksAreOrderedOverPages", (*suite).marksAreOrderedOverPages, nil},
 	{"FirstMark", (*suite).firstMark, nil},
-	{"MarkDeleteIsExact", (*suite).markDeleteIsExact, nil},
 	{"MarksDeletedWhileRead", (*suite).marksDeletedWhileRead, nil},
 	{"NewestBegunIsKept", (*suite).newestBegunIsKept, nil},
-	{"LeaseConflictAndRelease", (*suite).leaseConflictAndRelease, nil},
 	{"LeaseRenewed", (*suite).leaseRenewed, nil},
 	{"LeaseExpires", (*suite).leaseExpires, []Missing{MissingTTL}},
 	{"FenceIncreases", (*suite).fenceIncreases, nil},
@@ -122,19 +119,6 @@ func (s *suite) packedAgain() {
 	equal(s, second, got[len(got)-1])
 	for _, c := range got[:len(got)-1] {
 		equal(s, first, c)
-	}
-}
-
-// packedLast: of chunks that are packed, the last may be a packed one. The new one stands after it.
-func (s *suite) packedLast() {
-	for hour := range 16 {
-		a, b, c := s.rawChunk(0, at(hour), "a"), s.rawChunk(0, at(hour), "b"), s.rawChunk(0, at(hour), "c")
-		first, ids := packed("of a and c", a, c)
-		s.advance(time.Second)
-		require.NoError(s, s.store.PackRaw(s.ctx, s.acquire(0, "w").Fence, first, ids))
-		second, all := packed("of all", b, first)
-		require.NoError(s, s.store.PackRaw(s.ctx, s.acquire(0, "w").Fence, second, all))
-		equal(s, []storage.RawChunk{second}, s.rawChunks(0, group, at(hour), at(hour+1)))
 	}
 }
 
@@ -241,49 +225,6 @@ func (s *suite) firstMark() {
 	}
 }
 
-func (s *suite) markDeleteIsExact() {
-	part := storage.IndexPartition{SliceKey: rawSlice(4), Shard: 1}
-	low, mid, high := s.id(), s.id(), s.id()
-	doomed := storage.Mark{Start: 128, TimeMs: at(4), ID: mid}
-	others := []storage.Mark{
-		{Start: 127, TimeMs: at(4), ID: mid},
-		{Start: 128, TimeMs: at(3), ID: mid},
-		{Start: 128, TimeMs: at(4), ID: low},
-		{Start: 128, TimeMs: at(4), ID: high},
-		{Start: 128, TimeMs: at(5), ID: mid},
-		{Start: 129, TimeMs: at(4), ID: mid},
-	}
-	parts := []storage.IndexPartition{
-		part,
-		{SliceKey: part.SliceKey, Shard: 0},
-		{SliceKey: part.SliceKey, Shard: 2},
-		{SliceKey: rawSlice(3), Shard: 1},
-		{SliceKey: rawSlice(5), Shard: 1},
-		{SliceKey: storage.SliceKey{Bucket: 1, StartMs: at(4)}, Shard: 1},
-	}
-	b := &storage.Batch{Marks: placed(part, others)}
-	for _, p := range parts {
-		b.Marks = append(b.Marks, storage.PlacedMark{Partition: p, Mark: doomed})
-	}
-	s.write(b)
-	f := s.acquire(1, "w").Fence
-	// Only the key counts, and a mark that does not exist is no error.
-	byKey := doomed
-	byKey.Attempt, byKey.LastError = 9, "other"
-	gone := storage.Mark{Start: 999, TimeMs: at(4), ID: s.id()}
-	require.NoError(s, s.store.DeleteMarks(s.ctx, f, part, []storage.Mark{byKey, gone}))
-	check := func() {
-		s.Helper()
-		equal(s, others, s.marks(part))
-		for _, p := range parts[1:] {
-			equal(s, []storage.Mark{doomed}, s.marks(p), p)
-		}
-	}
-	check()
-	s.reopen()
-	check()
-}
-
 // marksDeletedWhileRead does what a run does: it deletes the marks that it has read, while ingest
 // adds marks.
 func (s *suite) marksDeletedWhileRead() {
@@ -353,38 +294,6 @@ func (s *suite) newestBegunIsKept() {
 	states, err := s.store.Slices(s.ctx, 2, math.MinInt64, math.MaxInt64)
 	require.NoError(s, err)
 	equal(s, []storage.SliceState{{SliceKey: storage.SliceKey{Bucket: 2, StartMs: -at(1)}, Begun: true}}, states)
-}
-
-func (s *suite) leaseConflictAndRelease() {
-	l := s.acquire(1, "a")
-	require.Equal(s, 1, l.Shard)
-	require.Equal(s, "a", l.Owner)
-	require.Positive(s, l.Fence)
-	_, err := s.store.AcquireShard(s.ctx, 1, "b", time.Hour)
-	require.ErrorIs(s, err, storage.ErrConflict)
-	renewed := s.acquire(1, "a")
-	require.Greater(s, renewed.Fence, l.Fence)
-	s.acquire(2, "b")
-
-	held := func() map[int]string {
-		leases, err := s.store.Leases(s.ctx)
-		require.NoError(s, err)
-		out := map[int]string{}
-		for _, l := range leases {
-			if l.Owner != "" {
-				out[l.Shard] = l.Owner
-			}
-		}
-		return out
-	}
-	require.Equal(s, map[int]string{1: "a", 2: "b"}, held())
-	require.NoError(s, s.store.ReleaseShard(s.ctx, 1, "b"), "not held by b")
-	require.Equal(s, map[int]string{1: "a", 2: "b"}, held())
-	require.NoError(s, s.store.ReleaseShard(s.ctx, 1, "a"))
-	require.NoError(s, s.store.ReleaseShard(s.ctx, 1, "a"))
-	require.NoError(s, s.store.ReleaseShard(s.ctx, 3, "a"), "never held")
-	require.Equal(s, map[int]string{2: "b"}, held())
-	require.Greater(s, s.acquire(1, "b").Fence, renewed.Fence)
 }
 
 // leaseRenewed: the fence stays, and nobody else's lease is touched.

@@ -19,7 +19,6 @@ var storeCases = []conformanceCase{
 	{"LargeBatch", (*suite).largeBatch, nil},
 	{"ReceiverOwnsBytes", (*suite).receiverOwnsBytes, nil},
 	{"NewestID", (*suite).newestID, []Missing{MissingNewestID}},
-	{"Epochs", (*suite).epochsAreAdded, nil},
 	{"EpochsLeaveWhatIsUsed", (*suite).epochsLeaveWhatIsUsed, nil},
 	{"ExpireRemovesWhatIsOld", (*suite).expireRemovesWhatIsOld, []Missing{MissingExpire}},
 	{"Policy", (*suite).policyIsChanged, nil},
@@ -181,25 +180,6 @@ func (s *suite) wholeFromWhatExpired() {
 	equal(s, now()-(30*day).Milliseconds(), s.store.WholeFrom(metric.Raw, now()))
 }
 
-func (s *suite) epochsAreAdded() {
-	first := blocks.Epoch{FromMs: at(24), BlockSize: 64}
-	require.NoError(s, s.store.AddEpoch(s.ctx, first))
-	require.NoError(s, s.store.AddEpoch(s.ctx, first), "idempotent")
-	want := made()
-	want.Epochs = append(want.Epochs, first)
-	equal(s, want, s.store.Settings())
-	require.ErrorIs(s, s.store.AddEpoch(s.ctx, blocks.Epoch{FromMs: at(24), BlockSize: 32}), storage.ErrConflict)
-	require.ErrorIs(s, s.store.AddEpoch(s.ctx, blocks.Epoch{FromMs: at(23), BlockSize: 32}), storage.ErrConflict)
-	require.Error(s, s.store.AddEpoch(s.ctx, blocks.Epoch{FromMs: at(30), BlockSize: 0}))
-	equal(s, want, s.store.Settings())
-	s.reopen()
-	equal(s, want, s.store.Settings())
-	second := blocks.Epoch{FromMs: at(48), BlockSize: 256}
-	require.NoError(s, s.store.AddEpoch(s.ctx, second))
-	want.Epochs = append(want.Epochs, second)
-	equal(s, want, s.store.Settings())
-}
-
 // epochsLeaveWhatIsUsed: the blocks of slices that were opened, or whose run has begun, are not cut anew.
 func (s *suite) epochsLeaveWhatIsUsed() {
 	s.write(&storage.Batch{Open: []storage.SliceKey{rawSlice(30), {Bucket: 1, StartMs: at(36)}}})
@@ -208,6 +188,7 @@ func (s *suite) epochsLeaveWhatIsUsed() {
 	for _, h := range []int{-1000, 20, 21, 30, 31, 36, 37, 48} {
 		require.ErrorIs(s, s.store.AddEpoch(s.ctx, blocks.Epoch{FromMs: at(h), BlockSize: 64}), storage.ErrRefused, "%d", h)
 	}
+	require.Error(s, s.store.AddEpoch(s.ctx, blocks.Epoch{FromMs: at(49), BlockSize: 0}))
 	equal(s, made(), s.store.Settings())
 	require.NoError(s, s.store.AddEpoch(s.ctx, blocks.Epoch{FromMs: at(49), BlockSize: 64}))
 	s.write(&storage.Batch{Open: []storage.SliceKey{rawSlice(60)}})

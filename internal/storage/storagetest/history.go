@@ -133,7 +133,7 @@ func (r *historyRun) next() {
 		{2, "delete annotations", r.deleteAnnotations},
 		{3, "read annotations", r.readAnnotations},
 		{3, "record run", r.recordRun},
-		{4, "record error", r.recordError},
+		{16, "record error", r.recordError},
 		{6, "advance the clock", r.advance},
 		{10, "read raw", r.readRaw},
 		{10, "read roll-ups", r.readRollups},
@@ -510,14 +510,15 @@ func (r *historyRun) readAnnotations() {
 func (r *historyRun) recordRun() {
 	run := storage.Run{
 		SliceKey: r.slice(r.bucket()), Worker: "w", StartedMs: clock.NowMs(r.clk)*1000 + int64(r.step),
-		Blocks: r.rng.IntN(100), Err: strconv.Itoa(r.rng.IntN(3)),
+		Duration: time.Duration(r.rng.IntN(100)) * time.Second, Blocks: r.rng.IntN(100), Schedules: r.rng.IntN(100), BlockQueries: r.rng.IntN(100),
+		IndexQueries: r.rng.IntN(100), Late: r.rng.IntN(3), Rescheduled: r.rng.IntN(3), Dropped: r.rng.IntN(3), Err: strconv.Itoa(r.rng.IntN(3)),
 	}
 	r.effect(func(_ int, st storage.Store) error { return st.RecordRun(r.ctx, run) })
 }
 
 func (r *historyRun) recordError() {
 	e := storage.ComponentError{
-		Component: "component " + strconv.Itoa(r.rng.IntN(2)), TimeMs: clock.NowMs(r.clk)*1000 + int64(r.step),
+		Component: "component " + strconv.Itoa(r.rng.IntN(2)), Worker: "w", TimeMs: clock.NowMs(r.clk)*1000 + int64(r.step),
 		SliceKey: r.slice(r.bucket()), Start: nothing, Message: strconv.Itoa(r.step),
 	}
 	r.effect(func(_ int, st storage.Store) error { return st.RecordError(r.ctx, e) })
@@ -650,7 +651,9 @@ func (r *historyRun) compareAll() {
 	same(r, func(st storage.Store) ([]storage.Annotation, error) {
 		return gather(st.Annotations(r.ctx, math.MinInt64, math.MaxInt64))
 	})
-	same(r, func(st storage.Store) ([]storage.Run, error) { return st.RecentRuns(r.ctx, 1000) })
+	for _, limit := range []int{0, 3, 1000} {
+		same(r, func(st storage.Store) ([]storage.Run, error) { return st.RecentRuns(r.ctx, limit) })
+	}
 	same(r, func(st storage.Store) ([]storage.ComponentError, error) { return st.RecentErrors(r.ctx) })
 	same(r, func(st storage.Store) (map[int]string, error) {
 		leases, err := st.Leases(r.ctx)
