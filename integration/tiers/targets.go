@@ -63,7 +63,7 @@ var benchmarks = []string{"./bench/parts"}
 var (
 	concurrentIn = []string{"./internal/query", "./internal/storage/pebble"}
 	concurrent   = []string{
-		"TestCloseUnderUse", "TestLinearizable", "TestStuckDisk", "TestStuckWriteHoldsUpNobody", "TestWritersAndReaders",
+		"TestCloseUnderUse", "TestLinearizable", "TestStuckDisk", "TestWritersAndReaders",
 	}
 )
 
@@ -100,7 +100,6 @@ var reasons = []string{
 	"only the writers' clocks order what they write",
 	"a clock that is ahead is refused there",
 	"on this machine", // a shell, a program or a small file system that is not installed or cannot be mounted
-	"mounting a tmpfs",
 	"root may write everywhere",
 	"where the server is no process of ours",
 	"where there are no nodes as processes",

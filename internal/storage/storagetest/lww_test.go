@@ -1,7 +1,6 @@
 package storagetest
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -14,17 +13,6 @@ import (
 
 func TestLWWModelConformance(t *testing.T) {
 	Run(t, openLWWModel, MissingExpire, MissingNewestID)
-}
-
-// TestLWWModelHistory: without stale fences and with a clock that does not go back, it is the
-// Model.
-func TestLWWModelHistory(t *testing.T) {
-	for seed := range uint64(8) {
-		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
-			h := History{Seed: seed, Steps: 400, NoExpire: true, ManyWriters: true}
-			h.Run(t, OpenModel, openLWWModel)
-		})
-	}
 }
 
 // TestLWWModel checks what the LWWModel has and the Model has not.
