@@ -21,6 +21,13 @@ func LeftIn(ctx context.Context, st storage.Store) (Left, error) {
 	if err != nil {
 		return out, err
 	}
+	var series []metric.ScheduleID // far fewer than ids: each start of a process leases some
+	for schedule, err := range st.Schedules(ctx, ids) {
+		if err != nil {
+			return out, err
+		}
+		series = append(series, schedule.ID)
+	}
 	for _, bucket := range set.Ladder.Ground() {
 		states, err := st.Slices(ctx, bucket, 0, math.MaxInt64)
 		if err != nil {
@@ -38,8 +45,13 @@ func LeftIn(ctx context.Context, st storage.Store) (Left, error) {
 					out.Marks++
 				}
 			}
-			size := set.Epochs.SizeAt(state.StartMs)
-			for start := ids.Start; start < ids.End; start += metric.ScheduleID(size) {
+			seen := metric.ScheduleID(-1)
+			for _, id := range series {
+				start := set.Epochs.BlockAt(id, state.StartMs).Start
+				if start == seen {
+					continue
+				}
+				seen = start
 				chunks, err := st.CacheBlock(ctx, storage.CacheKey{SliceKey: state.SliceKey, Start: start})
 				if err != nil {
 					return out, err

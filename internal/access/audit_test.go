@@ -21,8 +21,8 @@ func TestAuditMasksSecrets(t *testing.T) {
 	var log bytes.Buffer
 	audit := access.NewAudit(slog.New(slog.NewTextHandler(&log, nil)), clock.System{}, nil)
 	for sent, want := range map[string]string{
-		"id=" + text:                                 "id=quern_" + token.ID + "_…",
-		"id=" + text[:len(text)-20]:                  "id=quern_" + token.ID + "_…",
+		"id=" + text:                "id=quern_" + token.ID + "_…",
+		"id=" + text[:len(text)-20]: "id=quern_" + token.ID + "_…",
 		"id=" + strings.ReplaceAll(text, "_", "%5f"): "id=quern%5f" + token.ID + "%5f…",
 		"a=1&password=" + secret + "&b=2":            "a=1&password=…&b=2",
 		"p=" + secret:                                "p=…",

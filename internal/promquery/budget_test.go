@@ -30,32 +30,32 @@ func hostile() (ranges, instant map[string]string) {
 		nested = "(none @ 0) or max_over_time((" + nested + ")[1ms:1ms])"
 	}
 	return map[string]string{
-			"a series of each value":           `count_values("v", random)`,
-			"a series of each time":            `count_values("v", vector(time()))`,
-			"many counts of values":            arms(20, `count_values("v$", vector(time()))`),
-			"room for short-lived series":      arms(10, `short{i!="x$"} * 8`),
-			"a long label for each series":     `label_replace(random, "b", ` + long + `, "a", ".*")`,
-			"a long label of one for all":      `random * on () group_left (b) label_replace(vector(1), "b", ` + long + `, "", "")`,
-			"a label of one for all":           `random * on () group_left (b) label_replace(vector(1), "b", ` + long[:30_000] + `", "", "")`,
-			"labels of counted values":         join(`count_values("a", random)`, 9_000),
-			"samples":                          `sum(count_over_time(random[1d])) + max_over_time(random[1d:1s])`,
-			"values of a subquery":             `max_over_time(count_values("v", random)[99m:1s])`,
-			"short-lived series in a subquery": `max_over_time(abs(short)[2000s:1s])`,
-		}, map[string]string{
-			"copies of labels":             arms(200, `label_replace(wide, "a", "$", "", "")`),
-			"copies of labels in groups":   arms(200, `sum without (x$) (wide)`),
-			"copies of labels in pairs":    arms(200, `wide + ignoring (x$) wide`),
-			"labels of labels":             join(join(join("vector(1)", 10), 10), 10) + " or " + join("short", 1000),
-			"long labels of long labels":   join(join(join(`label_replace(vector(1), "a", "yyyyyyyy", "", "")`, 300), 300), 300),
-			"a slow pattern":               arms(20, `label_replace(random, "b", "$$1-", "i", "`+slow+`")`),
-			"steps of a subquery":          `max_over_time(none[3000d:1ms])`,
-			"steps of nested subqueries":   `max_over_time((` + nested + `)[1d:1ms])`,
-			"steps of subqueries in a row": `max_over_time(vector(time())[3600s:1ms]) or max_over_time(vector(1)[3600s:1ms])`,
-			"copies of points":             arms(50, `max_over_time((random{i!="x$"} @ 1763722800)[3600s:1ms])`),
-			"smoothed points":              `count(max_over_time((short smoothed)[3600s:1ms]))`,
-			"warnings":                     `max_over_time(quantile_over_time(time(), vector(1)[1ms:1ms])[3000s:1ms])`,
-			"windows of a subquery":        `max_over_time(max_over_time(vector(1)[2000s:1ms])[2000s:1ms])`,
-		}
+		"a series of each value":           `count_values("v", random)`,
+		"a series of each time":            `count_values("v", vector(time()))`,
+		"many counts of values":            arms(20, `count_values("v$", vector(time()))`),
+		"room for short-lived series":      arms(10, `short{i!="x$"} * 8`),
+		"a long label for each series":     `label_replace(random, "b", ` + long + `, "a", ".*")`,
+		"a long label of one for all":      `random * on () group_left (b) label_replace(vector(1), "b", ` + long + `, "", "")`,
+		"a label of one for all":           `random * on () group_left (b) label_replace(vector(1), "b", ` + long[:30_000] + `", "", "")`,
+		"labels of counted values":         join(`count_values("a", random)`, 9_000),
+		"samples":                          `sum(count_over_time(random[1d])) + max_over_time(random[1d:1s])`,
+		"values of a subquery":             `max_over_time(count_values("v", random)[99m:1s])`,
+		"short-lived series in a subquery": `max_over_time(abs(short)[2000s:1s])`,
+	}, map[string]string{
+		"copies of labels":             arms(200, `label_replace(wide, "a", "$", "", "")`),
+		"copies of labels in groups":   arms(200, `sum without (x$) (wide)`),
+		"copies of labels in pairs":    arms(200, `wide + ignoring (x$) wide`),
+		"labels of labels":             join(join(join("vector(1)", 10), 10), 10) + " or " + join("short", 1000),
+		"long labels of long labels":   join(join(join(`label_replace(vector(1), "a", "yyyyyyyy", "", "")`, 300), 300), 300),
+		"a slow pattern":               arms(20, `label_replace(random, "b", "$$1-", "i", "`+slow+`")`),
+		"steps of a subquery":          `max_over_time(none[3000d:1ms])`,
+		"steps of nested subqueries":   `max_over_time((` + nested + `)[1d:1ms])`,
+		"steps of subqueries in a row": `max_over_time(vector(time())[3600s:1ms]) or max_over_time(vector(1)[3600s:1ms])`,
+		"copies of points":             arms(50, `max_over_time((random{i!="x$"} @ 1763722800)[3600s:1ms])`),
+		"smoothed points":              `count(max_over_time((short smoothed)[3600s:1ms]))`,
+		"warnings":                     `max_over_time(quantile_over_time(time(), vector(1)[1ms:1ms])[3000s:1ms])`,
+		"windows of a subquery":        `max_over_time(max_over_time(vector(1)[2000s:1ms])[2000s:1ms])`,
+	}
 }
 
 // TestHostileQueriesEnd: each hostile query ends with a result or an error that names a limit, and the heap stays below the memory
