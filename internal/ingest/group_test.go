@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -11,6 +12,33 @@ import (
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/metric"
 )
+
+// TestGroup compares the groups of random commits, made one after the other in the same buffers,
+// with a plain implementation.
+func TestGroup(t *testing.T) {
+	ladder := metric.DefaultLadder()
+	epochs := blocks.Epochs{{FromMs: 0, BlockSize: 8}, {FromMs: 2 * time.Hour.Milliseconds(), BlockSize: 16}}
+	r := rand.New(rand.NewPCG(1, 2))
+	var g grouper
+	for range 200 {
+		samples := make([]metric.Sample, 1+r.IntN(300))
+		for i := range samples {
+			samples[i] = metric.Sample{
+				Schedule: metric.ScheduleID(r.IntN(40)),
+				TimeMs:   r.Int64N(12) * 20 * time.Minute.Milliseconds(),
+				Value:    float64(i),
+			}
+		}
+		want := plainGroups(ladder, epochs, samples)
+		got := g.group(ladder, epochs, samples)
+		require.Len(t, got, len(want))
+		for _, group := range got {
+			k := groupKey{group.Slice.StartMs, group.Block.Start}
+			require.Equal(t, epochs.SizeAt(group.Slice.StartMs), group.Block.Len())
+			require.Equal(t, want[k], group.Samples, "group %+v", k)
+		}
+	}
+}
 
 // TestGroupBuffersAreBounded is invariant 7: the buffers do not grow with the number of commits,
 // however different these are.

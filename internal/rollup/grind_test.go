@@ -108,6 +108,96 @@ func randomSamples(r *rand.Rand) []metric.Sample {
 	return samples
 }
 
+// TestCascadeMatchesNaive: ground in one go, or level by level through any ladder, a slice's
+// roll-up equals the naive computation over all its samples.
+func TestCascadeMatchesNaive(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	var g Grinder
+	for range 2000 {
+		g.Reset()
+		samples := randomSamples(r)
+		want, wantOK := naive(samples)
+		got, ok := g.Samples(samples)
+		require.Equal(t, wantOK, ok)
+		require.Equal(t, want, got)
+
+		width := int64(3_600_000) * (1 + r.Int64N(5))
+		var rows []metric.RollupRow
+		for rest := samples; len(rest) > 0; {
+			n := 1
+			for n < len(rest) && rest[n].TimeMs/width == rest[0].TimeMs/width {
+				n++
+			}
+			if fine, ok := g.Samples(rest[:n]); ok {
+				rows = append(rows, metric.RollupRow{Schedule: schedule, TimeMs: rest[0].TimeMs / width * width, Rollup: fine})
+			}
+			rest = rest[n:]
+		}
+		for range 3 {
+			width *= 2 + r.Int64N(4)
+			var coarse []metric.RollupRow
+			for rest := rows; len(rest) > 0; {
+				n := 1
+				for n < len(rest) && rest[n].TimeMs/width == rest[0].TimeMs/width {
+					n++
+				}
+				merged, ok, err := g.Rollups(rest[:n])
+				require.NoError(t, err)
+				require.True(t, ok)
+				coarse = append(coarse, metric.RollupRow{Schedule: schedule, TimeMs: rest[0].TimeMs / width * width, Rollup: merged})
+				rest = rest[n:]
+			}
+			rows = coarse
+		}
+		got, ok, err := g.Rollups(rows)
+		require.NoError(t, err)
+		require.Equal(t, wantOK, ok)
+		require.Equal(t, want, got)
+	}
+}
+
+// TestSketchesStayUntilReset: roll-ups of a whole block are held at once. A later one must not
+// overwrite the sketch of an earlier one, however the arena grows.
+func TestSketchesStayUntilReset(t *testing.T) {
+	var g Grinder
+	r := rand.New(rand.NewPCG(3, 4))
+	for range 3 {
+		g.Reset()
+		var got, want []metric.Rollup
+		for range 500 {
+			samples := randomSamples(r)
+			if ground, ok := g.Samples(samples); ok {
+				got = append(got, ground)
+				w, _ := naive(samples)
+				want = append(want, w)
+			}
+		}
+		require.Equal(t, want, got)
+		for _, g := range got {
+			require.Equal(t, len(g.Sketch), cap(g.Sketch))
+		}
+	}
+}
+
+// TestPartialRows: a roll-up of rows is partial if one of them is, whatever its position.
+func TestPartialRows(t *testing.T) {
+	var g Grinder
+	for i := range 8 {
+		var rows []metric.RollupRow
+		for j := range 3 {
+			r, _ := g.Samples([]metric.Sample{{Schedule: schedule, TimeMs: int64(j), Value: 1}})
+			require.False(t, r.Partial)
+			r.Partial = i>>j&1 == 1
+			rows = append(rows, metric.RollupRow{Schedule: schedule, TimeMs: int64(j), Rollup: r})
+		}
+		got, ok, err := g.Rollups(rows)
+		require.NoError(t, err)
+		require.True(t, ok)
+		require.Equal(t, i > 0, got.Partial, "%03b", i)
+		require.EqualValues(t, 3, got.Count)
+	}
+}
+
 // TestRollupsWithADamagedSketch: if a row's sketch is damaged, the merged sketch lacks the row's
 // samples. Nothing else is affected.
 func TestRollupsWithADamagedSketch(t *testing.T) {
@@ -143,6 +233,16 @@ func TestRollupsWithADamagedSketch(t *testing.T) {
 			require.Equal(t, metric.Rollup{Count: 6, Sum: 27, Min: 2, Max: 7, First: 2, Last: 7, Increase: 19}, got)
 		}
 	}
+}
+
+func TestRowsWithoutSamplesDoNotCount(t *testing.T) {
+	var g Grinder
+	_, ok, err := g.Rollups([]metric.RollupRow{{Schedule: schedule}})
+	require.NoError(t, err)
+	assert.False(t, ok)
+	_, ok, err = g.Rollups(nil)
+	require.NoError(t, err)
+	assert.False(t, ok)
 }
 
 func TestGrindingDoesNotAllocateInSteadyState(t *testing.T) {

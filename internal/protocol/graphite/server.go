@@ -182,7 +182,7 @@ func (s *Server) Serve(l net.Listener) error {
 			// For example, too many open files: connections that end make room.
 			s.opts.Logger.Warn("cannot accept connections; retrying", "err", err, "again_in", wait)
 			if s.clk.Sleep(s.ctx, wait) != nil {
-				return nil
+				return nil //nolint:nilerr // the server ends
 			}
 			wait = min(2*wait, lastWait)
 			continue

@@ -57,7 +57,7 @@ func run(key uint32, low uint16, n uint32) chunk {
 
 // hasNoGap returns whether the chunk is known to have all ids from its first to its last.
 func (c *chunk) hasNoGap() bool {
-	return c.n == chunkSize || c.lows != nil && uint32(c.lows[c.n-1]-c.lows[0]) == c.n-1
+	return c.n == chunkSize || len(c.lows) > 0 && uint32(c.lows[c.n-1]-c.lows[0]) == c.n-1
 }
 
 // first returns the first id.
