@@ -102,7 +102,6 @@ export function Verify({ levels, close }: { levels: string[]; close: () => void 
                   <b>{n(repaired.series)} series in {n(repaired.slices)} {repaired.slices === 1 ? "slice" : "slices"} will be ground again.</b>
                   {repaired.rows.map((r) => ` The ${r.level} rows are right with the run after ${formatTime(r.after, zone)}.`)}
                   {repaired.surplus > 0 && ` ${rows(repaired.surplus)} without samples stay.`}
-                  {repaired.ahead > 0 && ` ${rows(repaired.ahead)} cannot be repaired yet; the first is ${repaired.ahead_first}.`}
                 </span></p>
               )}
             </>

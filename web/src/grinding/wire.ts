@@ -46,7 +46,7 @@ export interface Verified {
   levels: { level: string; compared: number; different: number; pending: number; not_ground: number; expired: number; unreadable: number }[];
   damaged: number;
   damaged_rows: number;
-  repaired?: { series: number; slices: number; surplus: number; ahead: number; ahead_first?: string; rows: { level: string; after: number }[] };
+  repaired?: { series: number; slices: number; surplus: number; rows: { level: string; after: number }[] };
 }
 
 export interface SliceState {
