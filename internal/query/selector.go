@@ -54,7 +54,7 @@ type SelectorChecks struct {
 	result error
 }
 
-// Check returns what is wrong with a selector as a *RequestError, nil if nothing is, or admission.ErrNoRoom.
+// Check returns what is wrong with a selector as a *RequestError, nil if nothing is, or limits.ErrNoRoom.
 func (c *SelectorChecks) Check(ctx context.Context, selector string) error {
 	if selector == c.last && selector != "" {
 		return c.result // many in one request are about the same series
@@ -71,7 +71,7 @@ func (c *SelectorChecks) Check(ctx context.Context, selector string) error {
 const MaxSelectors = 1000
 
 // ParseSelectors parses several selectors; a series must match any of them. The error is a
-// *RequestError, also for an empty list, or admission.ErrNoRoom; see Admit.
+// *RequestError, also for an empty list, or limits.ErrNoRoom; see Admit.
 func ParseSelectors(ctx context.Context, all []string) ([]Selector, error) {
 	if len(all) == 0 {
 		return nil, badRequest(`no series are selected: give match[], such as match[]=cpu{source="web-1"}`)

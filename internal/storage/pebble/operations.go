@@ -60,12 +60,12 @@ func (s *Store) RecentRuns(ctx context.Context, limit int) ([]storage.Run, error
 
 // lastValues returns the values of the last limit keys with the prefix, last key first.
 func (s *Store) lastValues(prefix []byte, limit int) (values [][]byte, err error) {
-	at := cursor{store: s}
-	defer at.close()
-	ok, err := at.first(prefix, after(prefix))
-	if !ok {
+	it, err := s.iterator(prefix, after(prefix))
+	if err != nil {
 		return nil, err
 	}
+	at := cursor{store: s, it: it}
+	defer at.close()
 	for ok := len(values) < limit && at.it.Last(); ok; ok = len(values) < limit && at.it.Prev() {
 		v, err := at.it.ValueAndErr()
 		if err != nil {
