@@ -200,7 +200,7 @@ func (m *Migration) Run(ctx context.Context) (*Report, error) {
 	}
 	nowMs := clock.NowMs(m.clk)
 	m.endMs = m.ladder.SliceAt(metric.Raw, nowMs).EndMs
-	m.rawMs = metric.AlignDown(max(nowMs-rawDays*dayMs, m.cache.KeptFrom(metric.Raw, nowMs))-1, dayMs) + dayMs
+	m.rawMs = metric.AlignUp(max(nowMs-rawDays*dayMs, m.cache.KeptFrom(metric.Raw, nowMs)), dayMs)
 
 	var mu sync.Mutex
 	done, all := 0, len(ids)
@@ -241,6 +241,13 @@ func (m *Migration) Run(ctx context.Context) (*Report, error) {
 		}
 	}
 	err = g.Wait()
+	if err == nil {
+		// What a failed flush has left is written before the process ends: a repeat finds these samples, and would not.
+		err = m.whileAway(ctx, func() error {
+			m.writer.Hurry()
+			return m.writer.Settle(ctx)
+		})
+	}
 	if err == nil {
 		err = context.Cause(ctx)
 	}

@@ -67,7 +67,7 @@ func (r *reading) rowEstimate(q *query.Querier) int {
 	return int(min((r.grid.last()-r.fromMs(q))/q.Ladder().WidthMs(r.level)+1, 1024))
 }
 
-// keep returns the part of a span that is held until its series is asked for.
+// keep returns the part of a span that is held until the points of its group are made.
 func (r *reading) keep(s *query.Span) query.Span {
 	out := *s
 	if r.function != "quantile_over_time" {

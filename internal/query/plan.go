@@ -210,6 +210,8 @@ func (p *Planner) forGroup(g Group) *Planner {
 		if len(lateMs) == 0 {
 			continue
 		}
+		slices.Sort(lateMs)
+		lateMs = slices.Compact(lateMs)
 		found = true
 		out.ungroundMs[level] = slices.Concat(p.ungroundMs[level], lateMs)
 		slices.Sort(out.ungroundMs[level])
