@@ -278,6 +278,42 @@ func TestBrokenOff(t *testing.T) {
 	}
 }
 
+// TestNothingIsOwed: the answer to one write is lost, although it took effect. The migration goes on, finds the samples, and ends
+// with nothing that only its memory has.
+func TestNothingIsOwed(t *testing.T) {
+	owed := false
+	for n := 0; ; n++ {
+		w := newWorld()
+		store := storagetest.NewFaulty(w.store)
+		writes := 0
+		var m *Migration
+		store.Add(storagetest.Rule{Op: "Write", Times: -1, After: func() error {
+			if writes++; writes == n+1 {
+				return storage.ErrTimeout
+			}
+			owed = owed || m.writer.Owes()
+			return nil
+		}})
+		m = New(Parts{From: morning(), To: store, Cache: cache.New(store, w.clk, 1, cache.DefaultTiming()), Clock: patient{w.clk}}, w.opts)
+		report, err := m.Run(t.Context())
+		require.NoError(t, err)
+		require.True(t, report.Equal(), "write %d", n)
+		require.False(t, m.writer.Owes(), "write %d", n)
+		if writes <= n {
+			break
+		}
+	}
+	require.True(t, owed)
+}
+
+// patient is a simulated clock that moves on when somebody sleeps.
+type patient struct{ *clock.Simulated }
+
+func (c patient) Sleep(ctx context.Context, d time.Duration) error {
+	c.Set(c.Now().Add(d))
+	return c.Simulated.Sleep(ctx, d)
+}
+
 // failing is a store that fails from some write on. Some of the failed writes take effect.
 type failing struct {
 	storage.Store
