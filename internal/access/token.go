@@ -241,7 +241,7 @@ func (t *Tokens) learn(ctx context.Context) error {
 		if known != nil && known.version >= head.Version {
 			continue
 		}
-		if head.Deleted || head.Damaged {
+		if head.Deleted {
 			t.keep(head.ID, t.parse(&storage.Document{DocumentHead: head}))
 			continue
 		}
@@ -251,7 +251,7 @@ func (t *Tokens) learn(ctx context.Context) error {
 	}
 	for id := range gone {
 		// A list leaves out what lies in a damaged block, too.
-		if _, err := t.shelf.Documents.Document(ctx, tokenKey(id), 0); errors.Is(err, storage.ErrNoDocument) {
+		if _, err := t.shelf.Documents.Document(ctx, tokenKey(id)); errors.Is(err, storage.ErrNoDocument) {
 			t.mu.Lock()
 			delete(t.byID, id)
 			t.mu.Unlock()
@@ -264,7 +264,7 @@ func tokenKey(id string) storage.DocumentKey { return storage.DocumentKey{Kind: 
 
 // read reads a token from the store.
 func (t *Tokens) read(ctx context.Context, id string) (*stored, error) {
-	doc, err := t.shelf.Documents.Document(ctx, tokenKey(id), 0)
+	doc, err := t.shelf.Documents.Document(ctx, tokenKey(id))
 	if err != nil {
 		return nil, err
 	}
@@ -290,12 +290,8 @@ const revoked = "the token is revoked"
 // parse returns what a document says of a token.
 func (t *Tokens) parse(d *storage.Document) *stored {
 	s := &stored{version: d.Version}
-	switch {
-	case d.Deleted:
+	if d.Deleted {
 		s.refused = revoked
-		return s
-	case d.Damaged:
-		s.refused = "the token is damaged in the store"
 		return s
 	}
 	var b body

@@ -181,7 +181,6 @@ func TestTokensThatCannotBeUsed(t *testing.T) {
 		"another role": {func(d *storage.Document) { d.Body = []byte(strings.Replace(string(d.Body), `"read"`, `"root"`, 1)) }, "a later version"},
 		"no JSON":      {func(d *storage.Document) { d.Body = []byte("{") }, "a later version"},
 		"no hash":      {func(d *storage.Document) { d.Body = []byte(`{"name":"a","roles":["admin"],"sha256":""}`) }, "a later version"},
-		"damaged":      {func(d *storage.Document) { d.Damaged, d.Body = true, nil }, "damaged in the store"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			made := newEntrance(t, access.Locked)
@@ -531,7 +530,7 @@ func TestRevokedTokensGo(t *testing.T) {
 	require.NoError(t, e.tokens.Revoke(t.Context(), token.ID, "user admin"))
 	for i := range access.MaxTokens - 2 {
 		key := storage.DocumentKey{Kind: "token", ID: fmt.Sprint("other-", i)}
-		e.docs.Of[key] = storage.Document{DocumentHead: storage.DocumentHead{DocumentKey: key, Version: 1, Damaged: true}}
+		e.docs.Of[key] = storage.Document{DocumentHead: storage.DocumentHead{DocumentKey: key, Version: 1}, Body: []byte("{")}
 	}
 	_, lasting := e.create(access.NewToken{Name: "lasting", Roles: access.Read})
 	_, made := e.create(access.NewToken{Name: "another", Roles: access.Read})

@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// ErrNoDocument means that there is no document of this name, or not this version of it.
+// ErrNoDocument means that there is no document of this name.
 var ErrNoDocument = errors.New("there is no such document")
 
 // The limits of a document. Lengths are in bytes.
@@ -18,8 +18,6 @@ const (
 	MaxDocumentBody   = 1 << 20
 	MaxDocumentTitle  = 1 << 10
 	MaxDocumentAuthor = 256
-	// MaxDocumentVersions is how many versions of a document are kept at most.
-	MaxDocumentVersions = 100
 )
 
 // DocumentKey names a document, such as a dashboard, a token or a group of metrics. Both parts have 1 to
@@ -29,13 +27,13 @@ type DocumentKey struct{ Kind, ID string }
 // String returns both parts, as messages name a document.
 func (k DocumentKey) String() string { return fmt.Sprintf("%s %q", k.Kind, k.ID) }
 
-// DocumentHead is what lists show of one version of a document.
+// DocumentHead is what lists show of a document.
 type DocumentHead struct {
 	DocumentKey
-	// Version is 1 for the first version, and one more for each later one. It never goes back: after a deletion the
-	// next version has the number after that of the deletion.
+	// Version counts the changes of the document, from 1. It never goes back: after a deletion the next version has the
+	// number after that of the deletion.
 	Version int64
-	// Deleted says that the version is a deletion. It has no body.
+	// Deleted says that the document is deleted. It has no body.
 	Deleted bool
 	// UpdatedMs and Author say when and by whom the version was made. The caller sets them; the store compares
 	// UpdatedMs with no clock. Author has at most MaxDocumentAuthor bytes, Title at most MaxDocumentTitle. Both are
@@ -45,12 +43,10 @@ type DocumentHead struct {
 	Title     string
 	// Bytes is the length of the body. The store sets it.
 	Bytes int
-	// Damaged says that only the key and the version can be read. Stores set it when they read. A damaged version
-	// can be replaced by the next one.
-	Damaged bool
 }
 
-// Document is one version of a document. The store does not look into the body. It has at most MaxDocumentBody bytes.
+// Document is the newest version of a document, which is all that a store has of it. The store does not look into the
+// body. It has at most MaxDocumentBody bytes.
 type Document struct {
 	DocumentHead
 	Body []byte
@@ -59,32 +55,24 @@ type Document struct {
 	Protects bool
 }
 
-// Documents accesses the tables documents and document_versions. It holds:
+// Documents accesses the table documents: a register for each key, which changes by compare-and-set. It holds:
 //
-//  1. Of two writers of one version exactly one wins. The other one gets a *ConflictError, and leaves nothing that a
-//     reader finds.
-//  2. A version that was stored never changes. It goes only when newer versions take its place among those to keep.
-//  3. The newest version is never removed, also if it is a deletion, until ForgetDocument removes a deleted document as
-//     a whole. So until then no number is given twice.
+//  1. Of two writers of one version exactly one wins. The other one gets a *ConflictError.
+//  2. A deletion stays as the newest version, until ForgetDocument removes it. So until then no number is given twice.
 type Documents interface {
-	// Document returns a version, or the newest one if version is 0. The newest one may be a deletion. It returns
-	// ErrNoDocument if there is none, and ErrCorrupt, with the document's name, if the version cannot be read.
-	Document(ctx context.Context, key DocumentKey, version int64) (Document, error)
-	// Documents yields the heads of the newest versions of a kind, ordered by id, deletions included. A damaged head
-	// comes as damaged, where at least its key can be read.
+	// Document returns the newest version, which may be a deletion. It returns ErrNoDocument if there is none, and
+	// ErrCorrupt, with the document's name, if it cannot be read.
+	Document(ctx context.Context, key DocumentKey) (Document, error)
+	// Documents yields the heads of a kind, ordered by id, deletions included. It leaves out those that cannot be read.
 	Documents(ctx context.Context, kind string) iter.Seq2[DocumentHead, error]
-	// Versions yields the heads of the versions that are kept of a document, newest first.
-	Versions(ctx context.Context, key DocumentKey) iter.Seq2[DocumentHead, error]
 	// PutDocument stores d as the version d.Version, which must be one above the newest (1 if there is none). If it
 	// is not, PutDocument returns a *ConflictError. To delete a document, put a version with Deleted.
 	//
-	// keep is the number of versions that remain, from 1 to MaxDocumentVersions: the newest ones, deletions counted.
-	//
-	// The version is durable when PutDocument returns nil. To put the same version once more succeeds, as long as it
-	// is kept. It returns ErrTooLarge if the body is too large, and ErrRefused if anything else breaks a limit. After
-	// any other error the version may be stored, and nobody else's version is harmed.
-	PutDocument(ctx context.Context, d Document, keep int) error
-	// ForgetDocument removes all of a document whose newest version is a deletion with this number: its next version
+	// The version is durable when PutDocument returns nil. To put the newest version once more succeeds. It returns
+	// ErrTooLarge if the body is too large, and ErrRefused if anything else breaks a limit. After any other error the
+	// version may be stored, and nobody else's version is harmed.
+	PutDocument(ctx context.Context, d Document) error
+	// ForgetDocument removes a document whose newest version is a deletion with this number: its next version
 	// is 1. It is durable when ForgetDocument returns nil. If there is no document, it returns nil. If the newest version
 	// has another number, it returns a *ConflictError, and ErrRefused if it is no deletion. After any other error the
 	// document may be forgotten.
@@ -124,8 +112,8 @@ func validName(s string) bool {
 	return s != "" && len(s) <= MaxDocumentName
 }
 
-// CheckDocument returns an error if PutDocument must refuse its arguments, whatever is stored.
-func CheckDocument(d *Document, keep int) error {
+// CheckDocument returns an error if PutDocument must refuse it, whatever is stored.
+func CheckDocument(d *Document) error {
 	switch {
 	case !d.Valid():
 		return fmt.Errorf("%w: a document's kind and id have 1 to %d of the characters a-z, 0-9, _, . and -, not %.200q", ErrRefused, MaxDocumentName, d.DocumentKey)
@@ -133,19 +121,15 @@ func CheckDocument(d *Document, keep int) error {
 		return fmt.Errorf("%s has %d bytes, at most %d are allowed: %w", d.DocumentKey, len(d.Body), MaxDocumentBody, ErrTooLarge)
 	case d.Deleted && len(d.Body) > 0:
 		return fmt.Errorf("%w: %s: a deletion has no body", ErrRefused, d.DocumentKey)
-	case d.Damaged:
-		return fmt.Errorf("%w: %s is damaged", ErrRefused, d.DocumentKey)
 	case d.Version < 1:
 		return fmt.Errorf("%w: %s: versions begin at 1, not at %d", ErrRefused, d.DocumentKey, d.Version)
-	case keep < 1 || keep > MaxDocumentVersions:
-		return fmt.Errorf("%w: %s: 1 to %d versions can be kept, not %d", ErrRefused, d.DocumentKey, MaxDocumentVersions, keep)
 	}
 	for _, t := range []struct {
 		what, text string
 		most       int
 	}{{"title", d.Title, MaxDocumentTitle}, {"author", d.Author, MaxDocumentAuthor}} {
-		if err := checkText(t.what, t.text, t.most); err != nil {
-			return fmt.Errorf("%s: %w", d.DocumentKey, err)
+		if len(t.text) > t.most || !utf8.ValidString(t.text) {
+			return fmt.Errorf("%w: %s: the %s must be valid UTF-8 of at most %d bytes", ErrRefused, d.DocumentKey, t.what, t.most)
 		}
 	}
 	return nil
@@ -158,24 +142,6 @@ func CheckForget(newest *DocumentHead, version int64) error {
 		return &ConflictError{Key: newest.DocumentKey, Newest: newest.Version}
 	case !newest.Deleted:
 		return fmt.Errorf("%w: %s is not deleted", ErrRefused, newest.DocumentKey)
-	}
-	return nil
-}
-
-func checkText(what, text string, most int) error {
-	if err := textFault(what, text, most); err != nil {
-		return fmt.Errorf("%w: %w", ErrRefused, err)
-	}
-	return nil
-}
-
-// textFault returns what is wrong with a text, nil if it is valid UTF-8 of at most so many bytes.
-func textFault(what, text string, most int) error {
-	if len(text) > most {
-		return fmt.Errorf("the %s has %d bytes, at most %d are allowed", what, len(text), most)
-	}
-	if !utf8.ValidString(text) {
-		return fmt.Errorf("the %s is not valid UTF-8", what)
 	}
 	return nil
 }

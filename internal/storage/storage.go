@@ -481,10 +481,9 @@ type Store interface {
 	Registry
 	Runs
 	Reader
-	Metadata
 	Operations
 	Documents
-	Annotations
+	Entries
 
 	// Write stores a batch; see the package's rules 1 to 3.
 	Write(ctx context.Context, b *Batch) error
@@ -618,16 +617,6 @@ type Reader interface {
 	// whose values cannot be decoded as damaged, and continues with the next. Where some rows cannot
 	// be read but others around them can, Rollups yields each row that may be lost as damaged.
 	Rollups(ctx context.Context, level metric.Bucket, ids blocks.Range, fromMs, toMs int64) iter.Seq2[metric.RollupRow, error]
-}
-
-// Metadata accesses the table metric_metadata, which has one row for each name.
-type Metadata interface {
-	// PutMetadata stores each entry under its name. Of two entries with the same name the last
-	// wins. Texts are valid UTF-8, names are not empty. The entries may become durable as late as
-	// writes with a fence.
-	PutMetadata(ctx context.Context, ms []metric.Metadata) error
-	// Metadata yields all entries, ordered by name.
-	Metadata(ctx context.Context) iter.Seq2[metric.Metadata, error]
 }
 
 // Operations stores what operators see.

@@ -33,7 +33,7 @@ func NewMemory() *Memory {
 }
 
 // Document implements access.Documents.
-func (d *Memory) Document(_ context.Context, key storage.DocumentKey, _ int64) (storage.Document, error) {
+func (d *Memory) Document(_ context.Context, key storage.DocumentKey) (storage.Document, error) {
 	d.mu.Lock()
 	d.Reads++
 	doc, ok := d.Of[key]
@@ -47,8 +47,6 @@ func (d *Memory) Document(_ context.Context, key storage.DocumentKey, _ int64) (
 		return storage.Document{}, d.Err
 	case !ok:
 		return storage.Document{}, storage.ErrNoDocument
-	case doc.Damaged:
-		return storage.Document{}, storage.ErrCorrupt
 	}
 	return doc, nil
 }
@@ -71,20 +69,8 @@ func (d *Memory) Documents(_ context.Context, kind string) iter.Seq2[storage.Doc
 	}
 }
 
-// Versions implements access.Documents.
-func (d *Memory) Versions(_ context.Context, key storage.DocumentKey) iter.Seq2[storage.DocumentHead, error] {
-	return func(yield func(storage.DocumentHead, error) bool) {
-		d.mu.Lock()
-		doc, ok := d.Of[key]
-		d.mu.Unlock()
-		if ok {
-			yield(doc.DocumentHead, d.Err)
-		}
-	}
-}
-
 // PutDocument implements access.Documents.
-func (d *Memory) PutDocument(_ context.Context, doc storage.Document, keep int) error {
+func (d *Memory) PutDocument(_ context.Context, doc storage.Document) error {
 	if before := d.Before; before != nil {
 		d.Before = nil
 		before()
@@ -94,7 +80,7 @@ func (d *Memory) PutDocument(_ context.Context, doc storage.Document, keep int) 
 	if d.Err != nil {
 		return d.Err
 	}
-	if err := storage.CheckDocument(&doc, keep); err != nil {
+	if err := storage.CheckDocument(&doc); err != nil {
 		return err
 	}
 	if d.Refuse != nil {

@@ -46,9 +46,6 @@ func (g Groups) list(r *http.Request, _ url.Values) (any, error) {
 			return nil, err
 		}
 		head := wire.GroupHead{ID: d.ID, Name: d.Title, Version: d.Version, Updated: d.UpdatedMs, Author: d.Author}
-		if d.Damaged {
-			head.Name, head.Problem = d.ID, "this version is damaged in the store: save another one"
-		}
 		if !d.Deleted {
 			out = append(out, head)
 		}

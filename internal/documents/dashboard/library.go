@@ -25,7 +25,7 @@ const (
 )
 
 // Documents are what dashboards are stored in.
-type Documents = shelf.Documents
+type Documents = shelf.Versions
 
 // Head is what a list shows of a dashboard, or of one version of it.
 type Head struct {
@@ -80,7 +80,7 @@ func NewLibrary(o Options) (*Library, error) {
 	if err != nil {
 		return nil, err
 	}
-	kept := shelf.New(shelf.Options{Documents: o.Documents, Clock: o.Clock, Kind: Kind, MaxBytes: MaxBytes, Kept: KeptVersions, Most: maxStored})
+	kept := shelf.New(shelf.Options{Documents: o.Documents, Archive: o.Documents, Clock: o.Clock, Kind: Kind, MaxBytes: MaxBytes, Kept: KeptVersions, Most: maxStored})
 	return &Library{shelf: kept, files: o.Files, built: built}, nil
 }
 
@@ -142,17 +142,11 @@ func (l *Library) List(ctx context.Context, deleted bool) ([]Head, error) {
 }
 
 func headOf(h storage.DocumentHead) Head {
-	out := Head{ID: h.ID, Title: h.Title, Version: h.Version, UpdatedMs: h.UpdatedMs, Author: h.Author, Bytes: h.Bytes, Deleted: h.Deleted}
-	if h.Damaged {
-		out.Title, out.Problem = h.ID, damaged
-	}
-	return out
+	return Head{ID: h.ID, Title: h.Title, Version: h.Version, UpdatedMs: h.UpdatedMs, Author: h.Author, Bytes: h.Bytes, Deleted: h.Deleted}
 }
 
-const damaged = "this version is damaged in the store"
-
-// Get returns a dashboard: a version that is stored, or what is shown if version is 0. The memory is charged to the
-// request. Errors are a *MissingError, or those of the store.
+// Get returns a dashboard: a version, or what is shown if version is 0. The memory is charged to the request. Errors
+// are a *MissingError, or those of the store.
 func (l *Library) Get(ctx context.Context, id string, version int64) (Stored, error) {
 	if file, ok := l.file(id); ok && version == 0 {
 		if file.Body == nil {

@@ -63,7 +63,7 @@ func TestWhatWins(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, docs.PutDocument(ctx, storage.Document{DocumentHead: storage.DocumentHead{
 		DocumentKey: storage.DocumentKey{Kind: dashboard.Kind, ID: "hosts"}, Version: 1, Title: "Stored",
-	}, Body: text}, 1))
+	}, Body: text}))
 	require.Equal(t, "Stored, ", title())
 	w.put("hosts.json", `{"format":1,"title":"File"}`)
 	w.files.Reload()

@@ -43,8 +43,8 @@ func invalid(format string, args ...any) error {
 }
 
 // Shelf returns the groups in docs.
-func Shelf(docs shelf.Documents, clk clock.Clock) *shelf.Shelf {
-	return shelf.New(shelf.Options{Documents: docs, Clock: clk, Kind: Kind, MaxBytes: MaxBytes, Kept: keptVersions, Most: maxStored})
+func Shelf(docs shelf.Versions, clk clock.Clock) *shelf.Shelf {
+	return shelf.New(shelf.Options{Documents: docs, Archive: docs, Clock: clk, Kind: Kind, MaxBytes: MaxBytes, Kept: keptVersions, Most: maxStored})
 }
 
 // Decode reads a group. It returns its name, and its one form in JSON, in which names are sorted and there once. The error

@@ -4,6 +4,7 @@ package metadata
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -19,6 +20,9 @@ import (
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 )
+
+// Kind is the kind of the entries that hold metadata.
+const Kind = "metric"
 
 const (
 	// nameBytes bounds names, like ingest's default; metadata of longer names is dropped.
@@ -50,7 +54,7 @@ type Options struct {
 //  4. One client, by names that it makes up, leaves half of the room to others: the names that it was
 //     the first to report to this process are at most half of all.
 type Catalog struct {
-	store    storage.Metadata
+	store    storage.Entries
 	opts     Options
 	warnings *limits.Throttle
 
@@ -65,7 +69,7 @@ type Catalog struct {
 }
 
 // New makes an empty catalog. It does no I/O.
-func New(store storage.Metadata, clk clock.Clock, opts Options) *Catalog {
+func New(store storage.Entries, clk clock.Clock, opts Options) *Catalog {
 	if opts.MaxNames == 0 {
 		opts.MaxNames = 100_000
 	}
@@ -185,7 +189,11 @@ func (c *Catalog) Refresh(ctx context.Context) error {
 	// Exclude Flush, or an entry read before the flush could overwrite what the flush has stored.
 	c.flushing.Lock()
 	defer c.flushing.Unlock()
-	for m, err := range c.store.Metadata(ctx) {
+	for e, err := range c.store.Entries(ctx, Kind, "", "") {
+		var m metric.Metadata
+		if err == nil {
+			m, err = parse(e)
+		}
 		if err != nil {
 			return fmt.Errorf("read metadata: %w", err)
 		}
@@ -198,6 +206,27 @@ func (c *Catalog) Refresh(ctx context.Context) error {
 		c.mu.Unlock()
 	}
 	return nil
+}
+
+// stored is the value of an entry, as JSON. Its id is the metric's name.
+type stored struct {
+	Type string `json:"type"`
+	Help string `json:"help,omitempty"`
+	Unit string `json:"unit,omitempty"`
+}
+
+// entry returns how the metadata of a metric is stored.
+func entry(m metric.Metadata) (storage.Entry, error) {
+	value, err := json.Marshal(stored{m.Type.String(), m.Help, m.Unit})
+	return storage.Entry{EntryKey: storage.EntryKey{Kind: Kind, ID: m.Name}, Value: value}, err
+}
+
+func parse(e storage.Entry) (metric.Metadata, error) {
+	var s stored
+	if err := json.Unmarshal(e.Value, &s); err != nil {
+		return metric.Metadata{}, fmt.Errorf("metric %q: %w: %w", e.ID, storage.ErrCorrupt, err)
+	}
+	return metric.Metadata{Name: e.ID, Type: metric.ParseType(s.Type), Help: s.Help, Unit: s.Unit}, nil
 }
 
 // SyncEvery is how often to call Sync.
@@ -225,7 +254,14 @@ func (c *Catalog) Flush(ctx context.Context) error {
 	if len(changed) == 0 {
 		return nil
 	}
-	if err := c.store.PutMetadata(ctx, changed); err != nil {
+	es := make([]storage.Entry, len(changed))
+	for i := range changed {
+		var err error
+		if es[i], err = entry(changed[i]); err != nil {
+			return err
+		}
+	}
+	if err := c.store.PutEntries(ctx, es); err != nil {
 		return fmt.Errorf("store metadata of %d metrics: %w", len(changed), err)
 	}
 	c.mu.Lock()

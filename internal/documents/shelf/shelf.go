@@ -23,19 +23,21 @@ import (
 // HeadBytes is about what a head takes in memory, and as JSON.
 const HeadBytes = 4 << 10
 
-// Documents are what is kept; see storage.Documents.
-type Documents interface {
-	Document(ctx context.Context, key storage.DocumentKey, version int64) (storage.Document, error)
-	Documents(ctx context.Context, kind string) iter.Seq2[storage.DocumentHead, error]
-	Versions(ctx context.Context, key storage.DocumentKey) iter.Seq2[storage.DocumentHead, error]
-	PutDocument(ctx context.Context, d storage.Document, keep int) error
-	ForgetDocument(ctx context.Context, key storage.DocumentKey, version int64) error
+// Documents have the newest version of each document.
+type Documents = storage.Documents
+
+// Versions have all versions that are kept.
+type Versions interface {
+	storage.Documents
+	storage.Entries
 }
 
 // Options make a Shelf. All without a default are required.
 type Options struct {
 	Documents Documents
-	Clock     clock.Clock
+	// Archive has the versions before the newest. It is not needed if Kept is 1.
+	Archive storage.Entries
+	Clock   clock.Clock
 	// Kind is that of the documents, which is also what messages call one.
 	Kind string
 	// MaxBytes bounds the body of a document.
@@ -87,7 +89,32 @@ func (s *Shelf) List(ctx context.Context) iter.Seq2[storage.DocumentHead, error]
 // Versions returns the heads of the versions that are kept of a document, newest first. There are none of one that was
 // never stored.
 func (s *Shelf) Versions(ctx context.Context, id string) iter.Seq2[storage.DocumentHead, error] {
-	return charged(ctx, s.Documents.Versions(ctx, s.Key(id)))
+	return charged(ctx, s.versions(ctx, id))
+}
+
+func (s *Shelf) versions(ctx context.Context, id string) iter.Seq2[storage.DocumentHead, error] {
+	return func(yield func(storage.DocumentHead, error) bool) {
+		newest, err := s.Newest(ctx, id)
+		if err != nil || newest.Version == 0 || !yield(newest.DocumentHead, nil) {
+			if err != nil {
+				yield(storage.DocumentHead{}, err)
+			}
+			return
+		}
+		var earlier []storage.DocumentHead
+		for doc, err := range s.archived(ctx, id, newest.Version+1-int64(s.Kept), newest.Version) {
+			if err != nil {
+				yield(storage.DocumentHead{}, err)
+				return
+			}
+			earlier = append(earlier, doc.DocumentHead)
+		}
+		for _, head := range slices.Backward(earlier) {
+			if !yield(head, nil) {
+				return
+			}
+		}
+	}
 }
 
 func charged(ctx context.Context, heads iter.Seq2[storage.DocumentHead, error]) iter.Seq2[storage.DocumentHead, error] {
@@ -108,9 +135,12 @@ func (s *Shelf) Get(ctx context.Context, id string, version int64) (storage.Docu
 	if err := limits.Charge(ctx, int64(s.MaxBytes)); err != nil {
 		return storage.Document{}, err
 	}
-	doc, err := s.Documents.Document(ctx, s.Key(id), version)
+	doc, err := s.Newest(ctx, id)
+	if err == nil && version != 0 && version != doc.Version {
+		doc, err = s.earlier(ctx, id, version, doc.Version)
+	}
 	switch {
-	case errors.Is(err, storage.ErrNoDocument), err == nil && doc.Deleted:
+	case err == nil && (doc.Version == 0 || doc.Deleted):
 		return storage.Document{}, s.Missing(ctx, id, version)
 	case err == nil && !json.Valid(doc.Body):
 		return storage.Document{}, fmt.Errorf("%s version %d: %w", doc.DocumentKey, doc.Version, storage.ErrCorrupt)
@@ -122,7 +152,7 @@ func (s *Shelf) Get(ctx context.Context, id string, version int64) (storage.Docu
 func (s *Shelf) Missing(ctx context.Context, id string, version int64) error {
 	newest, deleted := int64(0), false
 	var kept []string
-	for head, err := range s.Documents.Versions(ctx, s.Key(id)) {
+	for head, err := range s.versions(ctx, id) {
 		if err != nil {
 			return err
 		}
@@ -149,16 +179,9 @@ func (s *Shelf) Missing(ctx context.Context, id string, version int64) error {
 
 // Newest returns the newest version of a document, which has version 0 if there is none.
 func (s *Shelf) Newest(ctx context.Context, id string) (storage.Document, error) {
-	doc, err := s.Documents.Document(ctx, s.Key(id), 0)
-	switch {
-	case errors.Is(err, storage.ErrNoDocument):
+	doc, err := s.Documents.Document(ctx, s.Key(id))
+	if errors.Is(err, storage.ErrNoDocument) {
 		return storage.Document{}, nil
-	case errors.Is(err, storage.ErrCorrupt):
-		// The next version takes the place of a damaged one.
-		for head, err := range s.Documents.Versions(ctx, s.Key(id)) {
-			return storage.Document{DocumentHead: head}, err
-		}
-		return storage.Document{}, err
 	}
 	return doc, err
 }
@@ -214,7 +237,7 @@ func (s *Shelf) Put(ctx context.Context, c Change, title string, body []byte) (i
 	}
 	next := storage.Document{DocumentHead: s.next(c), Body: body, Protects: c.Protects}
 	next.Title = title
-	return next.Version, s.Documents.PutDocument(ctx, next, s.Kept)
+	return next.Version, s.replace(ctx, now, next)
 }
 
 func (s *Shelf) next(c Change) storage.DocumentHead {
@@ -235,7 +258,7 @@ func (s *Shelf) roomForOne(ctx context.Context) error {
 			return err
 		}
 		n++
-		if head.Deleted && !head.Damaged && (oldest.Version == 0 || head.UpdatedMs < oldest.UpdatedMs) {
+		if head.Deleted && (oldest.Version == 0 || head.UpdatedMs < oldest.UpdatedMs) {
 			oldest = head
 		}
 	}
@@ -246,10 +269,13 @@ func (s *Shelf) roomForOne(ctx context.Context) error {
 		return invalid("the store has %d %ss and takes no more: delete one, or replace one", n, s.Kind)
 	}
 	err := s.Documents.ForgetDocument(ctx, oldest.DocumentKey, oldest.Version)
-	if errors.Is(err, storage.ErrConflict) {
-		err = nil // it was put again a moment ago, and one more does no harm
+	switch {
+	case errors.Is(err, storage.ErrConflict):
+		return nil // it was put again a moment ago, and one more does no harm
+	case err != nil:
+		return err
 	}
-	return err
+	return s.prune(ctx, oldest.ID, 0, oldest.Version+1)
 }
 
 // Delete stores the deletion of a document as the version after c.Base, and returns its number. What was stored before
@@ -268,5 +294,5 @@ func (s *Shelf) Delete(ctx context.Context, c Change) (int64, error) {
 	}
 	gone := s.next(c)
 	gone.Deleted, gone.Title = true, now.Title
-	return gone.Version, s.Documents.PutDocument(ctx, storage.Document{DocumentHead: gone, Protects: c.Protects}, s.Kept)
+	return gone.Version, s.replace(ctx, now, storage.Document{DocumentHead: gone, Protects: c.Protects})
 }

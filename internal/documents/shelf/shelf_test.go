@@ -25,14 +25,14 @@ var start = time.Date(2025, 11, 21, 12, 0, 0, 0, time.UTC)
 const maxBytes = 100
 
 // newShelf returns a shelf that keeps three versions of each of up to three notes, behind what wrap makes of the store.
-func newShelf(wrap func(*storagetest.Model) shelf.Documents) (*shelf.Shelf, *clock.Simulated) {
+func newShelf(wrap func(*storagetest.Model) shelf.Versions) (*shelf.Shelf, *clock.Simulated) {
 	clk := clock.NewSimulated(start)
 	model := storagetest.NewModel(storage.Settings{}, nil, clk)
-	docs := shelf.Documents(model)
+	docs := shelf.Versions(model)
 	if wrap != nil {
 		docs = wrap(model)
 	}
-	return shelf.New(shelf.Options{Documents: docs, Clock: clk, Kind: "note", MaxBytes: maxBytes, Kept: 3, Most: 3}), clk
+	return shelf.New(shelf.Options{Documents: docs, Archive: docs, Clock: clk, Kind: "note", MaxBytes: maxBytes, Kept: 3, Most: 3}), clk
 }
 
 func change(id string, base int64) shelf.Change {
@@ -139,18 +139,18 @@ type between struct {
 }
 
 // PutDocument implements storage.Documents.
-func (b *between) PutDocument(ctx context.Context, d storage.Document, keep int) error {
+func (b *between) PutDocument(ctx context.Context, d storage.Document) error {
 	if do := b.do; do != nil {
 		b.do = nil
 		do()
 	}
-	return b.Model.PutDocument(ctx, d, keep)
+	return b.Model.PutDocument(ctx, d)
 }
 
 // TestTwoAtOnce: of two people who save the same version, both after it was checked, one learns that the other was first.
 func TestTwoAtOnce(t *testing.T) {
 	docs := &between{}
-	s, _ := newShelf(func(m *storagetest.Model) shelf.Documents {
+	s, _ := newShelf(func(m *storagetest.Model) shelf.Versions {
 		docs.Model = m
 		return docs
 	})
@@ -234,7 +234,7 @@ func TestDelete(t *testing.T) {
 
 // TestBadInput: what cannot be stored is refused with the reason, before the store is asked.
 func TestBadInput(t *testing.T) {
-	s, _ := newShelf(func(*storagetest.Model) shelf.Documents { return nil })
+	s, _ := newShelf(func(*storagetest.Model) shelf.Versions { return nil })
 	for _, id := range []string{"", "A", "a b", "a/b", "ä", "a\n", strings.Repeat("a", storage.MaxDocumentName+1)} {
 		_, err := s.Put(t.Context(), change(id, 0), "", []byte("1"))
 		var invalid *shelf.InvalidError
@@ -312,36 +312,116 @@ type damaged struct {
 }
 
 // Document implements storage.Documents.
-func (d *damaged) Document(ctx context.Context, key storage.DocumentKey, version int64) (storage.Document, error) {
-	if d.err != nil && version == 0 {
+func (d *damaged) Document(ctx context.Context, key storage.DocumentKey) (storage.Document, error) {
+	if d.err != nil {
 		return storage.Document{}, d.err
 	}
-	return d.Model.Document(ctx, key, version)
+	return d.Model.Document(ctx, key)
 }
 
-// TestDamaged: a damaged version is not passed on, and another one may take its place. A store that is away is not taken
+// TestDamaged: a damaged version is not passed on. One that is not JSON can be replaced. A store that is away is not taken
 // for an empty one.
 func TestDamaged(t *testing.T) {
 	docs := &damaged{}
-	s, _ := newShelf(func(m *storagetest.Model) shelf.Documents {
+	s, _ := newShelf(func(m *storagetest.Model) shelf.Versions {
 		docs.Model = m
 		return docs
 	})
-	put(t, s, "a", 0, "1")
-	put(t, s, "a", 1, `{"half`)
+	put(t, s, "a", 0, `{"half`)
 	_, err := s.Get(t.Context(), "a", 0)
 	require.ErrorIs(t, err, storage.ErrCorrupt, "it is not JSON")
-	docs.err = storage.ErrCorrupt
-	_, err = s.Get(t.Context(), "a", 0)
-	require.ErrorIs(t, err, storage.ErrCorrupt)
-	put(t, s, "a", 2, "3")
-	docs.err = storage.ErrUnavailable
-	_, err = s.Put(t.Context(), change("b", 0), "", []byte("1"))
-	require.ErrorIs(t, err, storage.ErrUnavailable)
-	_, err = s.Delete(t.Context(), change("a", 3))
-	require.ErrorIs(t, err, storage.ErrUnavailable)
+	put(t, s, "a", 1, "2")
+	for _, docs.err = range []error{storage.ErrCorrupt, storage.ErrUnavailable} {
+		_, err = s.Get(t.Context(), "a", 0)
+		require.ErrorIs(t, err, docs.err)
+		_, err = s.Put(t.Context(), change("b", 0), "", []byte("1"))
+		require.ErrorIs(t, err, docs.err)
+		_, err = s.Delete(t.Context(), change("a", 2))
+		require.ErrorIs(t, err, docs.err)
+		require.ErrorIs(t, last(s.Versions(t.Context(), "a")), docs.err)
+	}
 	docs.err = nil
-	require.Equal(t, []string{"a 3 Title of 3", `a 2 Title of {"half`, "a 1 Title of 1"}, heads(t, s.Versions(t.Context(), "a")))
+	require.Equal(t, []string{"a 2 Title of 2", `a 1 Title of {"half`}, heads(t, s.Versions(t.Context(), "a")))
+	key := storage.EntryKey{Kind: "note.old/a", ID: fmt.Sprintf("%019d", 1)}
+	require.NoError(t, docs.PutEntries(t.Context(), []storage.Entry{{EntryKey: key, Value: []byte("by hand")}}))
+	_, err = s.Get(t.Context(), "a", 1)
+	require.ErrorIs(t, err, storage.ErrCorrupt)
+	require.ErrorContains(t, err, `note "a", version 0000000000000000001`)
+}
+
+// full is a store that takes no entries, or deletes none.
+type full struct {
+	*storagetest.Model
+	put, drop error
+}
+
+// PutEntries implements storage.Entries.
+func (f *full) PutEntries(ctx context.Context, es []storage.Entry) error {
+	if f.put != nil {
+		return f.put
+	}
+	return f.Model.PutEntries(ctx, es)
+}
+
+// DeleteEntries implements storage.Entries.
+func (f *full) DeleteEntries(ctx context.Context, keys []storage.EntryKey) error {
+	if f.drop != nil {
+		return f.drop
+	}
+	return f.Model.DeleteEntries(ctx, keys)
+}
+
+// TestArchive: nothing takes the place of a version that is not archived. What cannot be removed from the archive is not
+// shown, and goes later. Of a document that is forgotten nothing stays, and of one with one version nothing is archived.
+func TestArchive(t *testing.T) {
+	store := &full{}
+	s, _ := newShelf(func(m *storagetest.Model) shelf.Versions {
+		store.Model = m
+		return store
+	})
+	archived := func(want int) {
+		t.Helper()
+		n := 0
+		for _, err := range store.Entries(t.Context(), "note.old/a", "", "") {
+			require.NoError(t, err)
+			n++
+		}
+		require.Equal(t, want, n)
+	}
+	put(t, s, "a", 0, "1")
+	store.put = storage.ErrUnavailable
+	_, err := s.Put(t.Context(), change("a", 1), "", []byte("2"))
+	require.ErrorIs(t, err, storage.ErrUnavailable)
+	require.Equal(t, []string{"a 1 Title of 1"}, heads(t, s.Versions(t.Context(), "a")))
+	store.put, store.drop = nil, storage.ErrTimeout
+	for base := range int64(4) {
+		put(t, s, "a", base+1, fmt.Sprint(base+2))
+	}
+	archived(4)
+	require.Equal(t, []string{"a 5 Title of 5", "a 4 Title of 4", "a 3 Title of 3"}, heads(t, s.Versions(t.Context(), "a")))
+	_, err = s.Get(t.Context(), "a", 2)
+	requireMissing(t, err, `the note "a" has no version 2; these versions are kept: 3, 4, 5`)
+	store.drop = nil
+	put(t, s, "a", 5, "6")
+	archived(2)
+
+	_, err = s.Delete(t.Context(), change("a", 6))
+	require.NoError(t, err)
+	for _, id := range []string{"b", "c", "d"} {
+		put(t, s, id, 0, "1")
+	}
+	archived(0)
+	put(t, s, "b", 1, "2")
+	_, err = s.Delete(t.Context(), change("b", 2))
+	require.NoError(t, err)
+	put(t, s, "a", 0, "new")
+	require.Equal(t, []string{"a 1 Title of new"}, heads(t, s.Versions(t.Context(), "a")))
+
+	one := shelf.New(shelf.Options{Documents: store, Clock: clock.NewSimulated(start), Kind: "note", MaxBytes: maxBytes, Kept: 1, Most: 3})
+	put(t, one, "c", 1, "2")
+	require.Equal(t, []string{"c 2 Title of 2"}, heads(t, one.Versions(t.Context(), "c")))
+	_, err = one.Get(t.Context(), "c", 1)
+	requireMissing(t, err, `the note "c" has no version 1; these versions are kept: 2`)
 }
 
 // TestCharged: what a request reads is charged to it, and a request without room reads and changes nothing.

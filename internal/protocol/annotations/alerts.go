@@ -12,7 +12,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/quern/quern/internal/protocol/jsonscan"
-	"github.com/quern/quern/internal/storage"
 )
 
 const (
@@ -127,7 +126,7 @@ func (a *alert) draft(nowMs int64) (Draft, error) {
 	case a.Status != "firing" && a.Status != "resolved":
 		return Draft{}, fmt.Errorf("the status %.40q is neither firing nor resolved", a.Status)
 	}
-	d := Draft{Annotation: storage.Annotation{
+	d := Draft{Annotation: Annotation{
 		ID: alertTag + "-" + string(a.Fingerprint), StartMs: start.UnixMilli(), EndMs: nowMs, Text: a.text(), Tags: []string{alertTag},
 	}}
 	if a.Status == "firing" {
@@ -137,8 +136,8 @@ func (a *alert) draft(nowMs int64) (Draft, error) {
 	}
 	d.EndMs = max(d.EndMs, d.StartMs)
 	slices.SortStableFunc(a.Labels, func(x, y pair) int { return cmp.Compare(x.name, y.name) })
-	for _, l := range a.Labels[:min(len(a.Labels), storage.MaxAnnotationTags-2)] {
-		most := storage.MaxAnnotationTag
+	for _, l := range a.Labels[:min(len(a.Labels), maxTags-2)] {
+		most := maxTag
 		d.Tags = append(d.Tags, cut(cut(l.name, most)+"="+cut(l.value, most), most))
 	}
 	return d, nil
@@ -152,7 +151,7 @@ func (a *alert) text() string {
 	slices.SortStableFunc(a.Annotations, func(x, y pair) int {
 		return cmp.Or(cmp.Compare(rank(x), rank(y)), cmp.Compare(x.name, y.name))
 	})
-	most := storage.MaxAnnotationText
+	most := maxText
 	var sb strings.Builder
 	for _, p := range a.Annotations {
 		if sb.Len() > most {

@@ -14,7 +14,7 @@ import (
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/apitest"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/protocol/annotations"
 	"github.com/quern/quern/internal/treecheck/linear"
 	"github.com/quern/quern/internal/wire"
 )
@@ -134,17 +134,14 @@ func TestLongAlert(t *testing.T) {
 	require.LessOrEqual(t, len(found.Tags[5]), 256)
 }
 
-// kept is what a store has of annotations.
-type kept = storage.Annotations
-
 // emptied returns a function that empties the store of a server, which is the same for all inputs of a fuzz test: to
 // make one takes far longer than to answer.
 func emptied(f *testing.F) func() *server {
 	clk := clock.NewSimulated(apitest.Now)
-	store := &struct{ kept }{}
+	store := &struct{ annotations.Store }{}
 	s := serveFrom(f, store, clk, func(o *api.Options) { o.Logger = slog.New(slog.DiscardHandler) }) // f has no output while an input is tried
 	return func() *server {
-		store.kept = apitest.Store(clk)
+		store.Store = apitest.Store(clk)
 		return s
 	}
 }

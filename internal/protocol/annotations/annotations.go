@@ -21,7 +21,6 @@ import (
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/protocol/push"
 	"github.com/quern/quern/internal/protocol/respond"
-	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/wire"
 	"github.com/quern/quern/internal/wire/excerpt"
 )
@@ -161,7 +160,7 @@ func (h *handler) query(r *http.Request) (q Query, err error) {
 	return q, nil
 }
 
-func formatPosition(a *storage.Annotation) string {
+func formatPosition(a *Annotation) string {
 	return strconv.FormatInt(a.StartMs, 10) + " " + a.ID
 }
 
@@ -231,7 +230,7 @@ func timeOf(r *http.Request, name string, nowMs, absentMs int64) (int64, error) 
 }
 
 // Wire returns an annotation as answers have it.
-func Wire(a *storage.Annotation) wire.Annotation {
+func Wire(a *Annotation) wire.Annotation {
 	tags := a.Tags
 	if tags == nil {
 		tags = []string{}

@@ -35,7 +35,7 @@ func (ali) Identify(*http.Request) (access.Grant, error) {
 type server struct {
 	*api.Server
 	clk   *clock.Simulated
-	store storage.Annotations
+	store annotations.Store
 }
 
 func serve(t *testing.T, set ...func(*api.Options)) *server {
@@ -43,7 +43,7 @@ func serve(t *testing.T, set ...func(*api.Options)) *server {
 	return serveFrom(t, apitest.Store(clk), clk, set...)
 }
 
-func serveFrom(tb testing.TB, store storage.Annotations, clk *clock.Simulated, set ...func(*api.Options)) *server {
+func serveFrom(tb testing.TB, store annotations.Store, clk *clock.Simulated, set ...func(*api.Options)) *server {
 	s := &server{clk: clk, store: store}
 	s.Server = apitest.Server(tb, func(o *api.Options) {
 		o.Clock, o.Appender, o.BackFiller, o.Door = clk, apitest.AcceptAll{}, apitest.AcceptAll{}, ali{}
@@ -370,11 +370,9 @@ func TestSelectorsAreAdmitted(t *testing.T) {
 }
 
 // refusing is a store that is away.
-type refusing struct{ store }
+type refusing struct{ annotations.Store }
 
-type store interface{ storage.Annotations }
-
-func (refusing) PutAnnotations(context.Context, []storage.Annotation, time.Duration) error {
+func (refusing) PutEntries(context.Context, []storage.Entry) error {
 	return storage.ErrUnavailable
 }
 

@@ -6,10 +6,11 @@ import (
 	"crypto/rand"
 	"errors"
 	"iter"
-	"maps"
 	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/limits"
@@ -25,16 +26,24 @@ const (
 	maxFound = 8 << 20
 )
 
+// Store is what annotations are kept in. Confirms says whether the clock may be acted on; see storage.Store.
+type Store interface {
+	storage.Entries
+	Confirms(ctx context.Context, now clock.Reading) error
+}
+
 // Book has the annotations of a store: remarks about a time, beside the series. Its methods may be called concurrently.
 type Book struct {
-	store storage.Annotations
+	store Store
 	clock clock.Clock
 	keep  time.Duration
+	// changing has the one change that is under way.
+	changing chan struct{}
 }
 
 // New returns the annotations of a store. A put keeps an annotation for keep; 0 is for ever.
-func New(store storage.Annotations, clk clock.Clock, keep time.Duration) *Book {
-	return &Book{store: store, clock: clk, keep: keep}
+func New(store Store, clk clock.Clock, keep time.Duration) *Book {
+	return &Book{store: store, clock: clk, keep: keep, changing: make(chan struct{}, 1)}
 }
 
 // NowMs returns the time that counts as now, in Unix ms.
@@ -42,7 +51,7 @@ func (b *Book) NowMs() int64 { return clock.NowMs(b.clock) }
 
 // Draft is an annotation as somebody gives it.
 type Draft struct {
-	storage.Annotation
+	Annotation
 	// Moved means that the annotation was at WasMs before, from where it is deleted once it is stored.
 	Moved bool
 	WasMs int64
@@ -70,13 +79,13 @@ func NewChecks(turn func(context.Context) (give func(), err error)) *Checks {
 
 // Check puts the tags of an annotation in order, and returns why it cannot be stored, "" if it can. After an error
 // nobody knows: there is no room or no turn, or ctx is done.
-func (c *Checks) Check(ctx context.Context, a *storage.Annotation) (why string, err error) {
+func (c *Checks) Check(ctx context.Context, a *Annotation) (why string, err error) {
 	if ctx.Err() != nil {
 		return "", context.Cause(ctx)
 	}
 	slices.Sort(a.Tags)
 	a.Tags = slices.Compact(a.Tags)
-	switch err := a.Check(); {
+	switch err := a.fault(); {
 	case err != nil:
 		return err.Error(), nil
 	case a.Text == "" && len(a.Tags) == 0:
@@ -104,57 +113,226 @@ func (c *Checks) Check(ctx context.Context, a *storage.Annotation) (why string, 
 func (d *Draft) Moves() bool { return d.Moved && d.WasMs != d.StartMs }
 
 // Repeats returns whether the draft is what is stored already, but for the time of the update.
-func (d *Draft) Repeats(old *storage.Annotation) bool {
+func (d *Draft) Repeats(old *Annotation) bool {
 	return d.EndMs == old.EndMs && d.Text == old.Text && d.Selector == old.Selector && d.Author == old.Author && slices.Equal(d.Tags, old.Tags)
+}
+
+// change runs do, which changes annotations, and no other change of this process meanwhile. A change looks where an annotation
+// is before it moves it.
+func (b *Book) change(ctx context.Context, do func() error) error {
+	if err := b.store.Confirms(ctx, clock.Read(b.clock)); err != nil {
+		return err
+	}
+	select {
+	case b.changing <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	defer func() { <-b.changing }()
+	return do()
 }
 
 // Put stores drafts that are complete, as if one after the other: a later one may lie where an earlier one was moved
 // from. They are durable when Put returns nil. One with the ID and StartMs of another replaces it. After an error some
 // may be stored; it may be repeated.
 func (b *Book) Put(ctx context.Context, drafts []Draft) error {
-	all := make([]storage.Annotation, len(drafts))
-	left := make(map[storage.AnnotationKey]bool)
+	last := make(map[Position]*Annotation)
+	left := make(map[Position]bool)
 	for i := range drafts {
 		d := &drafts[i]
-		all[i] = d.Annotation
-		delete(left, storage.AnnotationKey{ID: d.ID, StartMs: d.StartMs, EndMs: d.StartMs})
+		last[d.position()] = &d.Annotation
+		delete(left, d.position())
 		if d.Moves() {
-			left[storage.AnnotationKey{ID: d.ID, StartMs: d.WasMs, EndMs: d.WasMs}] = true
+			left[Position{d.WasMs, d.ID}] = true
 		}
 	}
-	if err := b.store.PutAnnotations(ctx, all, b.keep); err != nil || len(left) == 0 {
-		return err
+	puts, others := []storage.Entry(nil), []storage.EntryKey(nil)
+	months := make(map[string]bool)
+	for _, a := range last {
+		e, other, err := a.entry(b.keep)
+		if err != nil {
+			return err
+		}
+		puts, others = append(puts, e), append(others, other)
+		months[monthOf(a.StartMs)] = true
 	}
-	return b.store.DeleteAnnotations(ctx, slices.Collect(maps.Keys(left))) // afterwards: better twice than not at all
+	for month := range months { // for ever: others in the month may be kept for longer
+		puts = append(puts, storage.Entry{EntryKey: storage.EntryKey{Kind: monthsKind, ID: month}})
+	}
+	return b.change(ctx, func() error {
+		found, err := b.lookUp(ctx, others)
+		if err != nil {
+			return err
+		}
+		if err := b.store.PutEntries(ctx, puts); err != nil {
+			return err
+		}
+		var gone []storage.EntryKey // afterwards: better twice than not at all
+		for i, other := range others {
+			if found[i].is {
+				gone = append(gone, other)
+			}
+		}
+		for p := range left {
+			gone = append(gone, p.near(), p.long())
+		}
+		if len(gone) == 0 {
+			return nil
+		}
+		return b.store.DeleteEntries(ctx, gone)
+	})
 }
 
 // Delete deletes the annotation with an id that starts at startMs. It returns whether there was one.
-func (b *Book) Delete(ctx context.Context, id string, startMs int64) (bool, error) {
-	keys := []storage.AnnotationKey{{ID: id, StartMs: startMs, EndMs: startMs}}
-	found := false
-	for a, err := range b.store.AnnotationsAt(ctx, keys) {
-		if err != nil {
-			return false, err
+func (b *Book) Delete(ctx context.Context, id string, startMs int64) (was bool, err error) {
+	p := Position{startMs, id}
+	keys := []storage.EntryKey{p.near(), p.long()}
+	err = b.change(ctx, func() error {
+		found, err := b.lookUp(ctx, keys)
+		if err != nil || !found[0].is && !found[1].is {
+			return err
 		}
-		keys[0], found = a.Key(), true
-	}
-	// One that cannot be read is deleted, too.
-	return found, b.store.DeleteAnnotations(ctx, keys)
+		was = true
+		return b.store.DeleteEntries(ctx, keys)
+	})
+	return was, err
 }
 
-// Replaced yields what drafts that are complete would replace, in their order.
-func (b *Book) Replaced(ctx context.Context, drafts []Draft) iter.Seq2[storage.Annotation, error] {
-	keys := make([]storage.AnnotationKey, len(drafts))
-	for i := range drafts {
-		keys[i] = drafts[i].Key()
+// Replaced yields what drafts that are complete would replace, in their order. It leaves out what cannot be read.
+func (b *Book) Replaced(ctx context.Context, drafts []Draft) iter.Seq2[Annotation, error] {
+	return func(yield func(Annotation, error) bool) {
+		keys := make([]storage.EntryKey, 0, 2*len(drafts))
+		for i := range drafts {
+			p := drafts[i].position()
+			keys = append(keys, p.near(), p.long())
+		}
+		found, err := b.lookUp(ctx, keys)
+		if err != nil {
+			yield(Annotation{}, err)
+			return
+		}
+		for pair := range slices.Chunk(found, 2) {
+			a := pair[0].newer(pair[1])
+			if a != nil && !yield(*a, nil) {
+				return
+			}
+		}
 	}
-	return b.store.AnnotationsAt(ctx, keys)
+}
+
+// lookedUp is what is under a key.
+type lookedUp struct {
+	is bool
+	a  *Annotation // nil if it cannot be read
+}
+
+// newer returns the annotation that was updated last, nil if there is none that can be read.
+func (f lookedUp) newer(o lookedUp) *Annotation {
+	if f.a == nil || o.a != nil && o.a.UpdatedMs > f.a.UpdatedMs {
+		return o.a
+	}
+	return f.a
+}
+
+// lookUpAtOnce is how many keys are looked up at once.
+const lookUpAtOnce = 32
+
+// lookUp returns what is under each key.
+func (b *Book) lookUp(ctx context.Context, keys []storage.EntryKey) ([]lookedUp, error) {
+	found := make([]lookedUp, len(keys))
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(lookUpAtOnce)
+	for i, k := range keys {
+		if !k.Valid() {
+			continue
+		}
+		g.Go(func() error {
+			for e, err := range b.store.Entries(ctx, k.Kind, k.ID, k.ID+"\x00") {
+				if err == nil {
+					var a Annotation
+					if a, err = parse(e); err == nil {
+						found[i].a = &a
+					}
+				}
+				if found[i].is = true; err != nil && !errors.Is(err, storage.ErrCorrupt) {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return found, g.Wait()
+}
+
+// overlapping yields the annotations that overlap [fromMs, toMs], both included, by StartMs, then ID. It fails with
+// storage.ErrCorrupt at one that cannot be read, and names it.
+func (b *Book) overlapping(ctx context.Context, fromMs, toMs int64) iter.Seq2[Annotation, error] {
+	return func(yield func(Annotation, error) bool) {
+		fromMs, toMs := max(fromMs, -farthestMs), min(toMs, farthestMs)
+		if fromMs > toMs {
+			return
+		}
+		end := startID(toMs + 1)
+		streams := []iter.Seq2[Annotation, error]{b.near(ctx, max(fromMs-dayMs, -farthestMs), toMs), b.kind(ctx, longKind, "", end)}
+		// One is in both places while it becomes longer or shorter, and for longer if that was broken off.
+		var held *Annotation
+		for a, err := range storage.InTurn(streams, func(x, y Annotation) int { return x.position().compare(y.position()) }) {
+			switch {
+			case err != nil:
+				yield(Annotation{}, err)
+				return
+			case held != nil && held.position() == a.position():
+				if a.UpdatedMs > held.UpdatedMs {
+					held = &a
+				}
+				continue
+			case held != nil && held.overlaps(fromMs, toMs) && !yield(*held, nil):
+				return
+			}
+			held = &a
+		}
+		if held != nil && held.overlaps(fromMs, toMs) {
+			yield(*held, nil)
+		}
+	}
+}
+
+// near yields the annotations that are at most a day long and start in [fromMs, toMs].
+func (b *Book) near(ctx context.Context, fromMs, toMs int64) iter.Seq2[Annotation, error] {
+	return func(yield func(Annotation, error) bool) {
+		for month, err := range b.store.Entries(ctx, monthsKind, monthOf(fromMs), monthOf(toMs)+"\x00") {
+			if err != nil {
+				yield(Annotation{}, err)
+				return
+			}
+			for a, err := range b.kind(ctx, kindOfMonth(month.ID), startID(fromMs), startID(toMs+1)) {
+				if !yield(a, err) || err != nil {
+					return
+				}
+			}
+		}
+	}
+}
+
+// kind yields the annotations of a kind with ids in [from, to).
+func (b *Book) kind(ctx context.Context, kind, from, to string) iter.Seq2[Annotation, error] {
+	return func(yield func(Annotation, error) bool) {
+		for e, err := range b.store.Entries(ctx, kind, from, to) {
+			var a Annotation
+			if err == nil {
+				a, err = parse(e)
+			}
+			if !yield(a, err) || err != nil {
+				return
+			}
+		}
+	}
 }
 
 // Starting yields all annotations that start in [fromMs, toMs), by StartMs, then ID.
-func (b *Book) Starting(ctx context.Context, fromMs, toMs int64) iter.Seq2[storage.Annotation, error] {
-	return func(yield func(storage.Annotation, error) bool) {
-		for a, err := range b.store.Annotations(ctx, fromMs, toMs-1) {
+func (b *Book) Starting(ctx context.Context, fromMs, toMs int64) iter.Seq2[Annotation, error] {
+	return func(yield func(Annotation, error) bool) {
+		for a, err := range b.overlapping(ctx, fromMs, toMs-1) {
 			if err == nil && a.StartMs < fromMs {
 				continue
 			}
@@ -188,7 +366,7 @@ type Position struct {
 // Found is the answer to a Query.
 type Found struct {
 	// Annotations are ordered by StartMs, then ID.
-	Annotations []storage.Annotation
+	Annotations []Annotation
 	// More means that others come before them, which Position{} of the first leads to.
 	More bool
 }
@@ -200,14 +378,14 @@ func (b *Book) Find(ctx context.Context, q Query) (Found, error) {
 	if q.Before != nil { // which may start before the range, and so may what comes before it
 		q.ToMs = min(q.ToMs, max(q.FromMs, q.Before.StartMs))
 	}
-	var kept []storage.Annotation // the first begin of them are dropped
+	var kept []Annotation // the first begin of them are dropped
 	begin, held, charged := 0, int64(0), int64(0)
 	more := false
-	for a, err := range b.store.Annotations(ctx, q.FromMs, q.ToMs) {
+	for a, err := range b.overlapping(ctx, q.FromMs, q.ToMs) {
 		if err != nil {
 			return Found{}, err
 		}
-		if q.Before != nil && !q.Before.follows(&a) {
+		if q.Before != nil && a.position().compare(*q.Before) >= 0 {
 			break
 		}
 		if !q.matches(&a, text) {
@@ -216,7 +394,7 @@ func (b *Book) Find(ctx context.Context, q Query) (Found, error) {
 		size := sizeOf(&a)
 		for len(kept) > begin && (len(kept)-begin >= q.Limit || held+size > maxFound) {
 			held -= sizeOf(&kept[begin])
-			kept[begin] = storage.Annotation{}
+			kept[begin] = Annotation{}
 			begin, more = begin+1, true
 		}
 		if begin > q.Limit {
@@ -234,12 +412,11 @@ func (b *Book) Find(ctx context.Context, q Query) (Found, error) {
 	return Found{Annotations: kept[begin:], More: more}, nil
 }
 
-// follows reports whether the position is behind an annotation.
-func (p *Position) follows(a *storage.Annotation) bool {
-	return cmp.Or(cmp.Compare(a.StartMs, p.StartMs), cmp.Compare(a.ID, p.ID)) < 0
+func (p Position) compare(o Position) int {
+	return cmp.Or(cmp.Compare(p.StartMs, o.StartMs), cmp.Compare(p.ID, o.ID))
 }
 
-func (q *Query) matches(a *storage.Annotation, text string) bool {
+func (q *Query) matches(a *Annotation, text string) bool {
 	for _, tag := range q.Tags {
 		if _, has := slices.BinarySearch(a.Tags, tag); !has {
 			return false
@@ -249,7 +426,7 @@ func (q *Query) matches(a *storage.Annotation, text string) bool {
 }
 
 // sizeOf returns about how much memory an annotation takes: itself in a list that has doubled, and its texts.
-func sizeOf(a *storage.Annotation) int64 {
+func sizeOf(a *Annotation) int64 {
 	const frame, tagFrame = 400, 16
 	n := frame + len(a.ID) + len(a.Text) + len(a.Selector) + len(a.Author)
 	for _, tag := range a.Tags {

@@ -10,7 +10,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/quern/quern/internal/metric"
-	"github.com/quern/quern/internal/storage"
 )
 
 const (
@@ -125,12 +124,12 @@ func (t *tags) UnmarshalJSON(text []byte) error {
 			return err
 		case !ok:
 			return fmt.Errorf("tag %d must be a string", n)
-		case n < storage.MaxAnnotationTags:
+		case n < maxTags:
 			*t = append(*t, tag)
 		}
 	}
-	if n > storage.MaxAnnotationTags {
-		return fmt.Errorf("it has %d tags, at most %d are allowed", n, storage.MaxAnnotationTags)
+	if n > maxTags {
+		return fmt.Errorf("it has %d tags, at most %d are allowed", n, maxTags)
 	}
 	return nil
 }

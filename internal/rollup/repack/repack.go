@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"iter"
 	"math"
 
 	"github.com/quern/quern/internal/metric"
@@ -16,9 +15,8 @@ import (
 
 // Documents are what the progress is kept in; see storage.Documents.
 type Documents interface {
-	Document(ctx context.Context, key storage.DocumentKey, version int64) (storage.Document, error)
-	Documents(ctx context.Context, kind string) iter.Seq2[storage.DocumentHead, error]
-	PutDocument(ctx context.Context, d storage.Document, keep int) error
+	Document(ctx context.Context, key storage.DocumentKey) (storage.Document, error)
+	PutDocument(ctx context.Context, d storage.Document) error
 }
 
 var key = storage.DocumentKey{Kind: "repack", ID: "progress"}
@@ -118,17 +116,9 @@ func (s Span) With(more Span) Span {
 
 // Read returns the progress. ok is false if none was kept. Damaged progress counts as none: what is packed is found to be.
 func Read(ctx context.Context, docs Documents) (p Progress, ok bool, err error) {
-	doc, err := docs.Document(ctx, key, 0)
+	doc, err := docs.Document(ctx, key)
 	switch {
-	case errors.Is(err, storage.ErrNoDocument):
-		return p, false, nil
-	case errors.Is(err, storage.ErrCorrupt):
-		for head, err := range docs.Documents(ctx, key.Kind) {
-			if err != nil {
-				return p, false, fmt.Errorf("read the progress of packing: %w", err)
-			}
-			p.version = head.Version
-		}
+	case errors.Is(err, storage.ErrNoDocument), errors.Is(err, storage.ErrCorrupt):
 		return p, false, nil
 	case err != nil:
 		return p, false, fmt.Errorf("read the progress of packing: %w", err)
@@ -160,7 +150,7 @@ func Keep(ctx context.Context, docs Documents, done map[int]Span, oldestMs, nowM
 			return fmt.Errorf("keep the progress of packing: %w", err)
 		}
 		head := storage.DocumentHead{DocumentKey: key, Version: p.version + 1, UpdatedMs: nowMs}
-		err = docs.PutDocument(ctx, storage.Document{DocumentHead: head, Body: body}, 1)
+		err = docs.PutDocument(ctx, storage.Document{DocumentHead: head, Body: body})
 		if err == nil {
 			return nil
 		}

@@ -46,15 +46,12 @@ var faults = map[string]fault{"lost": lost, "unanswered": unanswered, "stuck": s
 
 // flaky makes a request fail: the one sent when at has been counted down to 0.
 type flaky struct {
-	mu   sync.Mutex
-	at   int // below 0 for none
-	kind fault
-	sent int
-	// meanwhile runs once, before the request that is sent when aside has been counted down to 0.
-	meanwhile func()
-	aside     int
-	stuck     chan struct{} // closed once a request is stuck
-	late      func(context.Context) error
+	mu    sync.Mutex
+	at    int // below 0 for none
+	kind  fault
+	sent  int
+	stuck chan struct{} // closed once a request is stuck
+	late  func(context.Context) error
 }
 
 // fail makes the k-th request from now on fail, counted from 0.
@@ -86,18 +83,12 @@ func (f *flaky) deliver(t *testing.T) {
 
 func (f *flaky) do(ctx context.Context, _ string, request func(context.Context) error) error {
 	f.mu.Lock()
-	hit, kind, waits, meanwhile := f.at == f.sent, f.kind, f.stuck, f.meanwhile
-	if f.aside != f.sent {
-		meanwhile = nil
-	}
+	hit, kind, waits := f.at == f.sent, f.kind, f.stuck
 	f.sent++
 	if hit && kind == delayed {
 		f.late = request
 	}
 	f.mu.Unlock()
-	if meanwhile != nil {
-		meanwhile()
-	}
 	if !hit {
 		return request(ctx)
 	}
@@ -138,7 +129,7 @@ func start(t *testing.T, o Options) *process {
 	t.Helper()
 	s, c, err := connect(t.Context(), &o, o.Keyspace)
 	require.NoError(t, err)
-	f := &flaky{at: -1, aside: -1}
+	f := &flaky{at: -1}
 	st, err := open(t.Context(), limited(around{s, f.do}, newLimiter(o.MaxInFlight)), &o, c.localDC)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, st.Close()) })

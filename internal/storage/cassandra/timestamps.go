@@ -87,22 +87,3 @@ func (s *Store) writeOne(ctx context.Context, f storage.Fence, st statement) err
 	}
 	return s.session.exec(ctx, tsUs, st)
 }
-
-// timestampAfter returns a write timestamp above the one of the row that is replaced, nil if there is none: its writer's
-// clock may be ahead. Only this write goes by it, so that a clock that was wrong does not spread.
-func (s *Store) timestampAfter(ctx context.Context, writtenUs *int64) (int64, error) {
-	us, err := s.timestamp(ctx, 0)
-	if writtenUs != nil {
-		us = max(us, *writtenUs+1)
-	}
-	return us, err
-}
-
-// writeAfter executes one statement at the timestamp of timestampAfter.
-func (s *Store) writeAfter(ctx context.Context, writtenUs *int64, st statement) error {
-	tsUs, err := s.timestampAfter(ctx, writtenUs)
-	if err != nil {
-		return err
-	}
-	return s.session.exec(ctx, tsUs, st)
-}

@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 )
 
@@ -92,15 +91,13 @@ func TestNoTimestampByAClockThatWasSet(t *testing.T) {
 			return s.DeleteMarks(ctx, 0, storage.IndexPartition{SliceKey: slice}, []storage.Mark{{}})
 		},
 		"a series": func(ctx context.Context, s *Store) error { return s.list(ctx, map[string][]*claim{"host": {{}}}) },
-		"metadata": func(ctx context.Context, s *Store) error { return s.PutMetadata(ctx, []metric.Metadata{{Name: "m"}}) },
-		"an annotation": func(ctx context.Context, s *Store) error {
-			return s.PutAnnotations(ctx, []storage.Annotation{{ID: "a"}}, 0)
+		"entries": func(ctx context.Context, s *Store) error {
+			return s.PutEntries(ctx, []storage.Entry{{EntryKey: storage.EntryKey{Kind: "kind", ID: "a"}}})
 		},
-		"an annotation deleted": func(ctx context.Context, s *Store) error {
-			return s.DeleteAnnotations(ctx, []storage.AnnotationKey{{ID: "a"}})
+		"entries deleted": func(ctx context.Context, s *Store) error {
+			return s.DeleteEntries(ctx, []storage.EntryKey{{Kind: "kind", ID: "a"}})
 		},
-		"a document": func(ctx context.Context, s *Store) error { return s.PutDocument(ctx, faultDocument(1, 1, "x"), 1) },
-		"a state":    func(ctx context.Context, s *Store) error { return s.CompleteSlice(ctx, slice) },
+		"a state": func(ctx context.Context, s *Store) error { return s.CompleteSlice(ctx, slice) },
 	}
 	for _, c := range []struct {
 		name         string
@@ -167,20 +164,4 @@ func TestTimestampsOfMany(t *testing.T) {
 	}
 	wg.Wait()
 	require.Len(t, seen, writers*each)
-}
-
-// What replaces a row lies above its write timestamp, and nothing else does.
-func TestTimestampAfterTheRow(t *testing.T) {
-	s := storeOver(t, &recorder{})
-	s.clk = clock.NewSimulated(noon)
-	ahead := noon.Add(time.Hour).UnixMicro()
-	behind := ahead - 2*time.Hour.Microseconds()
-	for _, c := range []struct {
-		written *int64
-		want    int64
-	}{{nil, noon.UnixMicro()}, {&ahead, ahead + 1}, {&behind, noon.UnixMicro() + 2}} {
-		us, err := s.timestampAfter(t.Context(), c.written)
-		require.NoError(t, err)
-		require.Equal(t, c.want, us)
-	}
 }

@@ -50,10 +50,6 @@ func (s *Store) Confirms(_ context.Context, now clock.Reading) error {
 	return unwritable(s.gate.Confirms(now))
 }
 
-// mayWrite is nil while users may change what depends on the time. Documents do not: their versions are counted, and
-// whoever takes access from somebody need not wait for a clock.
-func (s *Store) mayWrite() error { return unwritable(s.gate.Check()) }
-
 // unwritable makes a refusal of the gate the error of a write.
 func unwritable(err error) error {
 	if err == nil {

@@ -71,8 +71,7 @@ func TestClockRefused(t *testing.T) {
 					require.ErrorIs(t, st.Heartbeat(t.Context(), storage.Worker{ID: "w"}, time.Minute), storage.ErrSettings)
 					for _, err := range []error{
 						st.Confirms(t.Context(), clock.Read(clk)),
-						st.PutAnnotations(t.Context(), []storage.Annotation{{ID: "a", StartMs: now(), EndMs: now()}}, day),
-						st.DeleteAnnotations(t.Context(), []storage.AnnotationKey{{ID: "a"}}),
+						st.PutEntries(t.Context(), []storage.Entry{keptEntry("a", "", day)}),
 					} {
 						require.ErrorIs(t, err, storage.ErrUnavailable)
 						require.ErrorContains(t, err, "--accept-clock")

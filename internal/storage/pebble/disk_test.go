@@ -209,7 +209,7 @@ func TestFullDiskTakesWhatProtects(t *testing.T) {
 	put := func(kind string, version int64, protects bool, body string) error {
 		return st.PutDocument(t.Context(), storage.Document{DocumentHead: storage.DocumentHead{
 			DocumentKey: storage.DocumentKey{Kind: kind, ID: "a"}, Version: version, Deleted: body == "",
-		}, Body: []byte(body), Protects: protects}, 1)
+		}, Body: []byte(body), Protects: protects})
 	}
 	leave := func(free int64) {
 		fs.hog(0)
@@ -232,7 +232,7 @@ func TestFullDiskTakesWhatProtects(t *testing.T) {
 	st, err = Open("/data", fullOptions(fs))
 	require.NoError(t, err)
 	for kind, want := range map[string]string{"token": "", "session": ended} {
-		d, err := st.Document(t.Context(), storage.DocumentKey{Kind: kind, ID: "a"}, 0)
+		d, err := st.Document(t.Context(), storage.DocumentKey{Kind: kind, ID: "a"})
 		require.NoError(t, err)
 		require.Equal(t, want, string(d.Body))
 		require.False(t, d.Protects)

@@ -2,7 +2,6 @@ package pebble
 
 import (
 	"fmt"
-	"iter"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -16,68 +15,62 @@ import (
 	"github.com/quern/quern/internal/storage/storagetest"
 )
 
-// putDocuments puts two documents: one with a history, of which the first version is gone, and a deleted one.
+// putDocuments puts two documents, one of which is deleted, and three entries, one of which expires.
 func putDocuments(t *testing.T, st *Store, nowMs int64) {
 	t.Helper()
-	put := func(kind, id string, version int64, deleted bool, body string) {
-		t.Helper()
-		require.NoError(t, st.PutDocument(t.Context(), storage.Document{DocumentHead: storage.DocumentHead{
-			DocumentKey: storage.DocumentKey{Kind: kind, ID: id}, Version: version, Deleted: deleted,
-			UpdatedMs: nowMs + version, Author: "ann", Title: fmt.Sprint("Hosts ", version),
-		}, Body: []byte(body)}, 2))
-	}
-	put("dashboard", "hosts", 1, false, "{}")
-	put("dashboard", "hosts", 2, false, `{"rows":1}`)
-	put("dashboard", "hosts", 3, false, `{"rows":2}`)
-	put("token", "t-1", 1, false, "secret")
-	put("token", "t-1", 2, true, "")
-}
-
-// putAnnotations puts one annotation of each span. The first one expires.
-func putAnnotations(t *testing.T, st *Store, nowMs int64) {
-	t.Helper()
-	for span, length := range []int64{0, 2 * dayMs, 31 * dayMs, 366 * dayMs} {
-		a := storage.Annotation{
-			ID: fmt.Sprint("span ", span), StartMs: nowMs, EndMs: nowMs + length, Text: "deployed", Tags: []string{"release", "team=web"}[:span%3],
-			Selector: `up{job="x"}`, Author: "ann", UpdatedMs: nowMs - 1,
+	for _, d := range []storage.Document{keptDocument(1, 1), keptDocument(1, 2), keptDocument(2, 1), keptDocument(2, 2)} {
+		d.Author, d.Title, d.UpdatedMs, d.Body = "ann", fmt.Sprint("Hosts ", d.Version), nowMs+d.Version, []byte(`{"rows":1}`)
+		if d.Deleted = d.ID == "2" && d.Version == 2; d.Deleted {
+			d.Body = nil
 		}
-		ttl := time.Duration(0)
-		if span == 0 {
-			ttl = 100 * 365 * 24 * time.Hour
-		}
-		require.NoError(t, st.PutAnnotations(t.Context(), []storage.Annotation{a}, ttl))
+		require.NoError(t, st.PutDocument(t.Context(), d))
 	}
+	require.NoError(t, st.PutEntries(t.Context(), []storage.Entry{
+		keptEntry("cpu", `{"type":"gauge"}`, 0), keptEntry("empty", "", 0), keptEntry("expires", "soon", 100*365*24*time.Hour),
+	}))
 }
 
 func keptDocument(n int, version int64) storage.Document {
 	rng := rand.New(rand.NewPCG(uint64(n), uint64(version)))
 	d := storage.Document{DocumentHead: storage.DocumentHead{
-		DocumentKey: storage.DocumentKey{Kind: "kind", ID: fmt.Sprint(n)}, Version: version, Deleted: version%5 == 0, Title: fmt.Sprint(version),
+		DocumentKey: storage.DocumentKey{Kind: "kind", ID: fmt.Sprint(n)}, Version: version, Title: fmt.Sprint(version),
 	}}
-	if !d.Deleted {
-		for range rng.IntN(3000) {
-			d.Body = append(d.Body, byte(rng.Uint32()))
-		}
+	for range rng.IntN(3000) {
+		d.Body = append(d.Body, byte(rng.Uint32()))
 	}
 	d.Bytes = len(d.Body)
 	return d
 }
 
-// TestPowerLossOfDocuments: what was acknowledged of documents and annotations is there after a power loss.
+func keptEntry(id, value string, ttl time.Duration) storage.Entry {
+	return storage.Entry{EntryKey: storage.EntryKey{Kind: "kind", ID: id}, Value: []byte(value), TTL: ttl}
+}
+
+// entryIDs returns the ids of the entries of keptEntry that can be read, and the error of the read.
+func entryIDs(t *testing.T, st *Store) (ids []string, err error) {
+	for e, err := range st.Entries(t.Context(), "kind", "", "") {
+		if err != nil {
+			return ids, err
+		}
+		ids = append(ids, e.ID)
+	}
+	return ids, nil
+}
+
+// TestPowerLossOfDocuments: what was acknowledged of documents and entries is there after a power loss.
 func TestPowerLossOfDocuments(t *testing.T) {
 	noLeaks(t)
 	ctx, fs := t.Context(), vfs.NewCrashableMem()
 	st := mustOpen(t, "/data", crashOptions(fs))
-	long := storage.Annotation{ID: "a", StartMs: crashStart, EndMs: crashStart + 40*dayMs}
 	deletion := storage.Document{DocumentHead: storage.DocumentHead{DocumentKey: keptDocument(0, 3).DocumentKey, Version: 3, Deleted: true}}
 	before := ""
 	for step, do := range slices.All([]func() error{
-		func() error { return st.PutDocument(ctx, keptDocument(0, 1), 1) },
-		func() error { return st.PutDocument(ctx, keptDocument(0, 2), 1) },
-		func() error { return st.PutDocument(ctx, deletion, 1) },
+		func() error { return st.PutDocument(ctx, keptDocument(0, 1)) },
+		func() error { return st.PutDocument(ctx, keptDocument(0, 2)) },
+		func() error { return st.PutDocument(ctx, deletion) },
 		func() error { return st.ForgetDocument(ctx, deletion.DocumentKey, 3) },
-		func() error { return st.PutAnnotations(ctx, []storage.Annotation{long}, 0) },
-		func() error { return st.DeleteAnnotations(ctx, []storage.AnnotationKey{long.Key()}) },
+		func() error { return st.PutEntries(ctx, []storage.Entry{keptEntry("a", "a", time.Hour)}) },
+		func() error { return st.DeleteEntries(ctx, []storage.EntryKey{keptEntry("a", "", 0).EntryKey}) },
 	}) {
 		require.NoError(t, do())
 		rows := everything(t, st)
@@ -90,236 +83,126 @@ func TestPowerLossOfDocuments(t *testing.T) {
 	require.NoError(t, st.Close())
 }
 
-// A document or annotation whose stored bytes are not what this program writes costs itself, and is named.
-func TestForeignDocumentsAndAnnotations(t *testing.T) {
+// A document or an entry whose stored bytes are not what this program writes costs itself, and is named. An entry can be
+// replaced. Of a document nobody knows the version.
+func TestForeignDocumentsAndEntries(t *testing.T) {
 	noLeaks(t)
-	var said []string
-	opts := Options{Settings: storagetest.TestSettings(), FS: vfs.NewMem(), Clock: newClock(), Logger: quiet(), OnLost: func(what string) { said = append(said, what) }}
+	var lost []string
+	opts := Options{Settings: storagetest.TestSettings(), FS: vfs.NewMem(), Clock: newClock(), Logger: quiet(), OnLost: func(what string) { lost = append(lost, what) }}
 	st := mustOpen(t, "/data", opts)
 	t.Cleanup(func() { require.NoError(t, st.Close()) })
 	ctx := t.Context()
-	doc := func(n int) storage.Document { return keptDocument(n, 1) }
-	var notes []storage.Annotation
 	for n := range 3 {
-		require.NoError(t, st.PutDocument(ctx, doc(n), 5))
-		notes = append(notes, storage.Annotation{ID: fmt.Sprint(n), StartMs: crashStart, EndMs: crashStart + 40*dayMs})
+		require.NoError(t, st.PutDocument(ctx, keptDocument(n, 1)))
+		require.NoError(t, st.PutEntries(ctx, []storage.Entry{keptEntry(fmt.Sprint(n), "x", time.Hour)}))
 	}
-	require.NoError(t, st.PutAnnotations(ctx, notes, 0))
 	set := func(k, v []byte) { require.NoError(t, st.db.Set(k, v, nil)) }
-	head := appendHead(nil, &storage.DocumentHead{Title: "t", Bytes: 1})
-	foreignHeads := [][]byte{{}, {documentVersion}, append([]byte{77}, head[1:]...), {1, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, head[:len(head)-1]}
-	list := func() (heads []storage.DocumentHead) {
+	good := appendDocument(nil, &storage.Document{DocumentHead: storage.DocumentHead{Version: 1, Title: "t"}})
+	key := keptDocument(1, 1).DocumentKey
+	for _, bad := range [][]byte{{}, {documentVersion}, append([]byte{77}, good[1:]...), append([]byte{1, 2}, good[2:]...), good[:len(good)-1]} {
+		set(documentKey(key), bad)
+		var heads []storage.DocumentHead
 		for h, err := range st.Documents(ctx, "kind") {
 			require.NoError(t, err)
 			heads = append(heads, h)
 		}
-		return heads
-	}
-	for _, bad := range foreignHeads {
-		set(versionKey(tableDocuments, doc(1).DocumentKey, 1), bad)
-		require.Equal(t, []storage.DocumentHead{
-			doc(0).DocumentHead, {DocumentKey: doc(1).DocumentKey, Version: 1, Damaged: true}, doc(2).DocumentHead,
-		}, list())
-	}
-	for _, bad := range append(foreignHeads, head, append(slices.Clone(head), "xx"...)) {
-		set(versionKey(tableVersions, doc(1).DocumentKey, 1), bad)
-		_, err := st.Document(ctx, doc(1).DocumentKey, 0)
-		require.ErrorIs(t, err, storage.ErrCorrupt)
-		require.ErrorContains(t, err, `document kind "1", version 1`)
-	}
-	require.ErrorIs(t, st.PutDocument(ctx, doc(1), 5), storage.ErrConflict, "nobody knows that it is the same")
-	require.NoError(t, st.db.Delete(versionKey(tableVersions, doc(1).DocumentKey, 1), nil))
-	_, err := st.Document(ctx, doc(1).DocumentKey, 0)
-	require.ErrorIs(t, err, storage.ErrCorrupt)
-	require.ErrorContains(t, err, "its body is missing")
-	require.NoError(t, st.PutDocument(ctx, keptDocument(1, 2), 5))
-	require.Equal(t, keptDocument(1, 2).DocumentHead, list()[1])
-	set([]byte{tableDocuments, 'k', 'i', 'n', 'd', 0, 'x'}, nil) // no key of a document
-	require.Len(t, list(), 3)
-	require.Contains(t, said[len(said)-1], "a document with the key 6f6b696e640078")
-
-	good := appendAnnotation(nil, &notes[1], 0)
-	read := func(atMs int64) (n int, err error) {
-		for _, err = range st.Annotations(ctx, atMs, atMs) {
-			n++
-		}
-		return n, err
-	}
-	for _, bad := range [][]byte{{}, {annotationVersion}, append([]byte{77}, good[1:]...), append(slices.Clone(good), 9), good[:len(good)-1]} {
-		set(annotationKey(crashStart, "1"), bad)
-		for _, atMs := range []int64{crashStart, crashStart + 39*dayMs} {
-			_, err := read(atMs)
+		require.Equal(t, []storage.DocumentHead{keptDocument(0, 1).DocumentHead, keptDocument(2, 1).DocumentHead}, heads)
+		require.Contains(t, lost[len(lost)-1], `kind "1"`)
+		_, err := st.Document(ctx, key)
+		for _, err := range []error{err, st.PutDocument(ctx, keptDocument(1, 2)), st.ForgetDocument(ctx, key, 1)} {
 			require.ErrorIs(t, err, storage.ErrCorrupt)
-			require.ErrorContains(t, err, `annotation "1" that starts at 2025-11-21T00:00:00Z, which a put or a delete replaces`)
+			require.ErrorContains(t, err, `document kind "1"`)
 		}
 	}
-	require.NoError(t, st.Expire(ctx))
-	notes[1].EndMs = crashStart
-	require.NoError(t, st.PutAnnotations(ctx, notes[1:2], 0), "what is damaged is replaced")
-	p, err := st.readPage([]byte{tableSpans}, []byte{tableSpans + 1}, math.MaxInt, nil)
+	row := entryKey(keptEntry("1", "", 0).EntryKey)
+	for _, bad := range [][]byte{{}, {entryVersion, 0}, append([]byte{77}, make([]byte, 20)...)} {
+		set(row, bad)
+		ids, err := entryIDs(t, st)
+		require.Equal(t, []string{"0"}, ids)
+		require.ErrorIs(t, err, storage.ErrCorrupt)
+		require.ErrorContains(t, err, `entry "1" of the kind "kind"`)
+		require.NoError(t, st.Expire(ctx))
+	}
+	require.NoError(t, st.PutEntries(ctx, []storage.Entry{keptEntry("1", "x", 0)}))
+	ids, err := entryIDs(t, st)
 	require.NoError(t, err)
-	require.Len(t, p.rows, 2)
-	n, err := read(crashStart)
-	require.NoError(t, err)
-	require.Equal(t, 3, n)
+	require.Equal(t, []string{"0", "1", "2"}, ids)
 }
 
-// Damaged blocks of the documents' tables cost what lies in them. The messages say what is lost.
+// Damaged blocks of the two tables cost what lies in them, and the errors name it. Documents in them are not listed;
+// entries are not passed over.
 func TestDamagedBlocksOfDocuments(t *testing.T) {
-	const documents = 100
+	const count = 100
+	name := func(n int) string { return fmt.Sprintf("%04d", n) }
 	doc := func(n int) storage.Document {
 		rng := rand.New(rand.NewPCG(uint64(n), 3))
 		d := keptDocument(n, 1)
-		d.ID = fmt.Sprintf("%04d", n)
+		d.ID = name(n)
 		for i := range 6000 { // data that does not compress
 			d.Body = append(d.Body, byte(rng.Uint32()), byte(i))
 		}
-		d.Title = fmt.Sprintf("%x", rng.Uint64())
 		d.Bytes = len(d.Body)
 		return d
 	}
-	for name, table := range map[string]byte{"heads": tableDocuments, "versions": tableVersions} {
-		t.Run(name, func(t *testing.T) {
+	for table, key := range map[string][]byte{"documents": documentKey(doc(count / 2).DocumentKey), "entries": entryKey(keptEntry(name(count/2), "", 0).EntryKey)} {
+		t.Run(table, func(t *testing.T) {
 			noLeaks(t)
 			fs := vfs.NewMem()
 			st := mustOpen(t, "/data", damagedOptions(fs))
-			for n := range documents {
-				require.NoError(t, st.PutDocument(t.Context(), doc(n), 5))
+			for n := range count {
+				require.NoError(t, st.PutDocument(t.Context(), doc(n)))
+				require.NoError(t, st.PutEntries(t.Context(), []storage.Entry{keptEntry(name(n), string(doc(n).Body), time.Minute)}))
 				require.NoError(t, st.Write(t.Context(), crashBatch(n))) // raw chunks lie between the two tables
 			}
 			for n := range int64(1000) { // so that the settings lie in another block
 				require.NoError(t, st.RecordRun(t.Context(), storage.Run{Worker: "w", StartedMs: crashStart + n}))
 			}
-			damageBlocks(t, st, fs, versionKey(table, doc(documents/2).DocumentKey, 1))
-			var said []string
+			damageBlocks(t, st, fs, key)
+			var lost []string
 			opts := damagedOptions(fs)
-			opts.OnLost = func(what string) { said = append(said, what) }
+			opts.OnLost = func(what string) { lost = append(lost, what) }
 			st = mustOpen(t, "/data", opts)
 			listed := map[string]bool{}
 			for h, err := range st.Documents(t.Context(), "kind") {
 				require.NoError(t, err)
-				require.False(t, h.Damaged || listed[h.ID], h.ID)
 				listed[h.ID] = true
 			}
-			readable := 0
-			for n := range documents {
-				_, err := st.Document(t.Context(), doc(n).DocumentKey, 1)
-				if err == nil {
-					readable++
-					continue
-				}
+			ids, err := entryIDs(t, st)
+			if table == "entries" {
+				require.Len(t, listed, count)
+				require.Less(t, len(ids), count)
 				require.ErrorIs(t, err, storage.ErrCorrupt)
-				require.ErrorContains(t, err, doc(n).String())
+				require.ErrorContains(t, err, tableSuffix+" is damaged")
+				require.NoError(t, st.Expire(t.Context()))
+				require.NoError(t, st.PutEntries(t.Context(), []storage.Entry{keptEntry(name(count/2), "x", 0)}))
+			} else {
+				require.NoError(t, err)
+				require.Len(t, ids, count)
+				require.Less(t, len(listed), count)
+				require.Greater(t, len(listed), count-8)
+				require.Equal(t, []string{"some documents of the kind kind"}, lost)
 			}
-			switch name {
-			case "heads":
-				require.Equal(t, documents, readable)
-				require.Less(t, len(listed), documents)
-				require.Equal(t, []string{"some documents of the kind kind"}, said)
-			case "versions":
-				require.Len(t, listed, documents)
-				require.Less(t, readable, documents)
-				require.Greater(t, readable, documents-8)
-				require.Empty(t, said)
-			}
-			// What is listed can be changed.
-			for n := range documents {
+			for n := range count {
 				next := doc(n)
 				next.Version = 2
-				err := st.PutDocument(t.Context(), next, 1)
-				if !listed[next.ID] && err != nil {
-					require.ErrorIs(t, err, storage.ErrCorrupt)
-					require.ErrorContains(t, err, next.String())
+				_, err := st.Document(t.Context(), next.DocumentKey)
+				if listed[next.ID] {
+					require.NoError(t, err)
+					require.NoError(t, st.PutDocument(t.Context(), next))
 					continue
 				}
-				require.NoError(t, err)
-				got, err := st.Document(t.Context(), next.DocumentKey, 0)
-				require.NoError(t, err)
-				require.True(t, next.Same(&got))
-			}
-			require.NoError(t, st.Close())
-		})
-	}
-}
-
-// A version of a document that is read behind a damaged block is not taken for the newest: a revoked token stays revoked.
-func TestNewestVersionInADamagedBlock(t *testing.T) {
-	noLeaks(t)
-	st := mustOpen(t, "/data", damagedOptions(vfs.NewMem()))
-	for n := range 2 {
-		for version := range int64(3) {
-			require.NoError(t, st.PutDocument(t.Context(), keptDocument(n, version+1), 5))
-		}
-	}
-	key := keptDocument(0, 1).DocumentKey
-	st.unreadable.add(documentsPrefix(tableDocuments, key.Kind), versionKey(tableDocuments, key, 2))
-	heads := func(seq iter.Seq2[storage.DocumentHead, error]) (out []storage.DocumentHead) {
-		for h, err := range seq {
-			require.NoError(t, err)
-			out = append(out, h)
-		}
-		return out
-	}
-	require.Equal(t, []storage.DocumentHead{{DocumentKey: key, Version: 2, Damaged: true}, keptDocument(1, 3).DocumentHead}, heads(st.Documents(t.Context(), key.Kind)))
-	require.Equal(t, []storage.DocumentHead{keptDocument(0, 2).DocumentHead, keptDocument(0, 1).DocumentHead}, heads(st.Versions(t.Context(), key)))
-	_, err := st.Document(t.Context(), key, 0)
-	require.ErrorIs(t, err, storage.ErrCorrupt)
-	require.ErrorContains(t, err, "the newest version of "+key.String()+" may lie in a damaged block")
-	require.ErrorIs(t, st.PutDocument(t.Context(), keptDocument(0, 4), 5), storage.ErrCorrupt)
-	require.NoError(t, st.Close())
-}
-
-// Annotations in a damaged block are not passed over: a read or a change that meets the block fails, and names the file. Others
-// go on, and rows expire.
-func TestDamagedBlocksOfAnnotations(t *testing.T) {
-	const count = 4000
-	note := func(n int) storage.Annotation {
-		return storage.Annotation{
-			ID: fmt.Sprintf("%04d", n), StartMs: crashStart + int64(n), EndMs: crashStart + 40*dayMs, Text: fmt.Sprintf("%x%x%x%x", rand.Uint64(), rand.Uint64(), rand.Uint64(), rand.Uint64()),
-		}
-	}
-	for name, key := range map[string][]byte{
-		"annotations": annotationKey(crashStart+count/2, note(count/2).ID), "spans": spanKey(storage.SpanYear, crashStart+count/2, note(count/2).ID),
-	} {
-		t.Run(name, func(t *testing.T) {
-			noLeaks(t)
-			fs := vfs.NewMem()
-			st := mustOpen(t, "/data", damagedOptions(fs))
-			var all []storage.Annotation
-			for n := range count {
-				all = append(all, note(n))
-			}
-			require.NoError(t, st.PutAnnotations(t.Context(), all, 0))
-			for n := range int64(1000) { // so that the settings lie in another block
-				require.NoError(t, st.RecordRun(t.Context(), storage.Run{Worker: "w", StartedMs: crashStart + n}))
-			}
-			damageBlocks(t, st, fs, key)
-			st = mustOpen(t, "/data", damagedOptions(fs))
-			read := func(fromMs int64) (err error) {
-				for _, err = range st.Annotations(t.Context(), fromMs, fromMs) {
-					if err != nil {
-						require.ErrorIs(t, err, storage.ErrCorrupt)
-						require.ErrorContains(t, err, tableSuffix+" is damaged")
-					}
+				for _, err := range []error{err, st.PutDocument(t.Context(), next)} {
+					require.ErrorIs(t, err, storage.ErrCorrupt)
+					require.ErrorContains(t, err, next.String())
 				}
-				return err
-			}
-			require.Error(t, read(crashStart+39*dayMs))
-			require.Equal(t, name == "annotations", read(crashStart+count) != nil)
-			require.NoError(t, read(crashStart-40*dayMs))
-			require.NoError(t, st.Expire(t.Context()))
-			require.NoError(t, st.PutAnnotations(t.Context(), all[:1], 0))
-			if name == "annotations" {
-				require.ErrorIs(t, st.PutAnnotations(t.Context(), all[count/2:count/2+1], 0), storage.ErrCorrupt)
 			}
 			require.NoError(t, st.Close())
 		})
 	}
 }
 
-// Annotations do not expire by a clock that has jumped ahead, and a clock that is behind when they are put does not
-// shorten their time.
-func TestAnnotationsOfAWrongClock(t *testing.T) {
+// Entries do not expire by a clock that has jumped ahead. Only what expires needs the clock.
+func TestEntriesOfAWrongClock(t *testing.T) {
 	noLeaks(t)
 	const day = 24 * time.Hour
 	clk, fs := newClock(), vfs.NewMem()
@@ -327,26 +210,16 @@ func TestAnnotationsOfAWrongClock(t *testing.T) {
 		return mustOpen(t, "/data", Options{Settings: storagetest.TestSettings(), Clock: clk, FS: fs, Logger: quiet()})
 	}
 	st := open()
-	put := func(id string, ttl time.Duration) {
-		require.NoError(t, st.PutAnnotations(t.Context(), []storage.Annotation{{ID: id, StartMs: crashStart, EndMs: crashStart + 2*dayMs}}, ttl))
-	}
 	check := func(want ...string) {
 		t.Helper()
-		for _, expire := range []bool{false, true} {
-			if expire {
-				require.NoError(t, st.Expire(t.Context()))
-			}
-			for _, atMs := range []int64{crashStart, crashStart + 2*dayMs} {
-				var got []string
-				for a, err := range st.Annotations(t.Context(), atMs, atMs) {
-					require.NoError(t, err)
-					got = append(got, a.ID)
-				}
-				require.Equal(t, want, got)
-			}
+		for range 2 {
+			ids, err := entryIDs(t, st)
+			require.NoError(t, err)
+			require.Equal(t, want, ids)
+			require.NoError(t, st.Expire(t.Context()))
 		}
 	}
-	put("a", 2*day)
+	require.NoError(t, st.PutEntries(t.Context(), []storage.Entry{keptEntry("a", "", 2*day)}))
 	require.NoError(t, st.ClockRefused())
 	for _, restart := range []bool{false, true} {
 		clk.Jump(9 * day)
@@ -355,7 +228,9 @@ func TestAnnotationsOfAWrongClock(t *testing.T) {
 			st = open()
 		}
 		require.Error(t, st.ClockRefused())
-		check("a")
+		require.NoError(t, st.PutEntries(t.Context(), []storage.Entry{keptEntry("b", "", 0)}))
+		check("a", "b")
+		require.NoError(t, st.DeleteEntries(t.Context(), []storage.EntryKey{keptEntry("b", "", 0).EntryKey}))
 		clk.Jump(-9 * day)
 		check("a")
 	}
@@ -366,81 +241,71 @@ func TestAnnotationsOfAWrongClock(t *testing.T) {
 	require.NoError(t, st.Close())
 }
 
-// An annotation that is put again after Expire has found it expired, and before it deletes it, stays.
-func TestAnnotationPutAgainWhileItExpires(t *testing.T) {
+// Of an entry that is put again, deleted or expired no row is left.
+func TestEntriesLeaveNothing(t *testing.T) {
 	noLeaks(t)
 	clk := newClock()
 	st := mustOpen(t, "/data", Options{Settings: storagetest.TestSettings(), Clock: clk, FS: vfs.NewMem()})
-	a := storage.Annotation{ID: "a", StartMs: crashStart, EndMs: crashStart + 2*dayMs}
-	found := func() (n int) {
-		for _, err := range st.Annotations(t.Context(), a.EndMs, a.EndMs) {
-			require.NoError(t, err)
-			n++
-		}
-		return n
+	rows := func(table byte) int {
+		p, err := st.readPage([]byte{table}, []byte{table + 1}, math.MaxInt, nil)
+		require.NoError(t, err)
+		return len(p.rows)
 	}
-	require.NoError(t, st.PutAnnotations(t.Context(), []storage.Annotation{a}, time.Minute))
+	put := func(ttl time.Duration) {
+		require.NoError(t, st.PutEntries(t.Context(), []storage.Entry{keptEntry("a", "", ttl), keptEntry("b", "", ttl)}))
+	}
+	for range 3 {
+		put(time.Minute)
+		clk.Set(clk.Now().Add(time.Second))
+	}
+	require.Equal(t, []int{2, 2}, []int{rows(tableEntries), rows(tableExpiry)})
+	require.NoError(t, st.DeleteEntries(t.Context(), []storage.EntryKey{keptEntry("b", "", 0).EntryKey}))
+	require.Equal(t, []int{1, 1}, []int{rows(tableEntries), rows(tableExpiry)})
+	put(0)
+	require.Equal(t, []int{2, 0}, []int{rows(tableEntries), rows(tableExpiry)})
+	put(time.Minute)
+	// One that was put again since Expire has found it stays.
+	require.NoError(t, st.db.Set(expiryKey(1, entryKey(keptEntry("a", "", 0).EntryKey)), nil, nil))
+	require.NoError(t, st.Expire(t.Context()))
+	require.Equal(t, []int{2, 2}, []int{rows(tableEntries), rows(tableExpiry)})
 	clk.Set(clk.Now().Add(time.Minute))
-	require.Zero(t, found())
-	require.NoError(t, st.PutAnnotations(t.Context(), []storage.Annotation{a}, time.Hour))
-	keys := []storage.AnnotationKey{a.Key()}
-	require.NoError(t, st.dropExpired(t.Context(), "expire", keys, clk.Now().UnixMilli()))
-	require.Equal(t, 1, found())
-	clk.Set(clk.Now().Add(time.Hour))
-	require.NoError(t, st.dropExpired(t.Context(), "expire", keys, clk.Now().UnixMilli()))
-	p, err := st.readPage([]byte{tableAnnotations}, []byte{tableAnnotations + 1}, math.MaxInt, nil)
-	require.NoError(t, err)
-	require.Empty(t, p.rows)
+	require.NoError(t, st.Expire(t.Context()))
+	require.Equal(t, []int{0, 0}, []int{rows(tableEntries), rows(tableExpiry)})
 	require.NoError(t, st.Close())
 }
 
-// FuzzDocument decodes arbitrary bytes as a row of document_versions. The result is an error, or a document that
-// survives another round.
+// FuzzDocument decodes arbitrary bytes as a row of documents. The result is an error, or a document that survives another
+// round.
 func FuzzDocument(f *testing.F) {
-	f.Add(append(appendHead(nil, &storage.DocumentHead{Author: "a", Title: "t", UpdatedMs: -1, Bytes: 4}), "body"...))
-	f.Add(appendHead(nil, &storage.DocumentHead{Deleted: true}))
+	f.Add(appendDocument(nil, &storage.Document{DocumentHead: storage.DocumentHead{Version: 3, Author: "a", Title: "t", UpdatedMs: -1}, Body: []byte("body")}))
+	f.Add(appendDocument(nil, &storage.Document{DocumentHead: storage.DocumentHead{Version: 1, Deleted: true}}))
 	f.Add([]byte{documentVersion, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5, 9, 'x'})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		d, err := parseDocument(storage.DocumentHead{}, b)
+		key := documentKey(storage.DocumentKey{Kind: "kind", ID: "id"})
+		d, err := parseDocument(key, b)
 		if err != nil {
 			require.ErrorIs(t, err, storage.ErrCorrupt)
 			return
 		}
-		again, err := parseDocument(storage.DocumentHead{}, append(appendHead(nil, &d.DocumentHead), d.Body...))
+		again, err := parseDocument(key, appendDocument(nil, &d))
 		require.NoError(t, err)
 		require.True(t, d.Same(&again) && d.Bytes == again.Bytes)
 	})
 }
 
-// FuzzVersionKey: a key of any bytes is refused, or is what its parts make.
-func FuzzVersionKey(f *testing.F) {
-	f.Add(versionKey(tableDocuments, storage.DocumentKey{Kind: "kind", ID: "id"}, 7))
-	f.Add([]byte{tableVersions})
-	f.Add(append([]byte{tableVersions, 'a', 0, 'b', 0}, make([]byte, 8)...))
+// FuzzDocumentKey: a row under a key of any bytes is refused, or is what its parts make.
+func FuzzDocumentKey(f *testing.F) {
+	f.Add(documentKey(storage.DocumentKey{Kind: "kind", ID: "id"}))
+	f.Add([]byte{tableDocuments})
 	f.Fuzz(func(t *testing.T, k []byte) {
-		if len(k) == 0 {
+		if len(k) == 0 || k[0] != tableDocuments {
 			return
 		}
-		h, err := parseVersionKey(k)
+		d, err := parseDocument(k, appendDocument(nil, &storage.Document{DocumentHead: storage.DocumentHead{Version: 1}}))
 		if err != nil {
 			require.ErrorIs(t, err, storage.ErrCorrupt)
 			return
 		}
-		require.Equal(t, k, versionKey(k[0], h.DocumentKey, h.Version))
-	})
-}
-
-// FuzzAnnotation decodes arbitrary bytes as an annotation. The result is an error, or one that survives another round.
-func FuzzAnnotation(f *testing.F) {
-	f.Add(appendAnnotation(nil, &storage.Annotation{Text: "t", Tags: []string{"a", "b"}, Selector: "s", Author: "x", UpdatedMs: 3, EndMs: 9}, 5))
-	f.Add([]byte{annotationVersion, 0})
-	f.Fuzz(func(t *testing.T, b []byte) {
-		var a, again storedAnnotation
-		if err := parseAnnotation(b, &a); err != nil {
-			require.ErrorIs(t, err, storage.ErrCorrupt)
-			return
-		}
-		require.NoError(t, parseAnnotation(appendAnnotation(nil, &a.Annotation, a.expiresMs), &again))
-		require.Equal(t, a, again)
+		require.Equal(t, k, documentKey(d.DocumentKey))
 	})
 }

@@ -68,9 +68,7 @@ func TestFormat(t *testing.T) {
 	require.NoError(t, st.WriteRollups(ctx, lease.Fence, 1, []metric.RollupRow{row, partial}))
 	require.NoError(t, st.BeginSlice(ctx, slice))
 	require.NoError(t, st.CompleteSlice(ctx, slice))
-	require.NoError(t, st.PutMetadata(ctx, []metric.Metadata{{Name: "cpu", Type: metric.TypeGauge, Help: "How busy.", Unit: "ratio"}}))
 	putDocuments(t, st, start)
-	putAnnotations(t, st, start)
 	require.NoError(t, st.RecordRun(ctx, storage.Run{SliceKey: slice, Worker: "w", StartedMs: start, Duration: time.Second, Blocks: 1}))
 	require.NoError(t, st.RecordError(ctx, storage.ComponentError{Component: "run", Worker: "w", TimeMs: start, SliceKey: slice, Start: -1, Message: "boom"}))
 
@@ -187,23 +185,6 @@ func FuzzRollup(f *testing.F) {
 			return
 		}
 		require.Equal(t, b, appendRollup(nil, &r))
-	})
-}
-
-// FuzzMetadata decodes arbitrary bytes as metadata. The result is an error, or metadata that
-// survives another round of encoding and decoding.
-func FuzzMetadata(f *testing.F) {
-	f.Add(appendMetadata(nil, &metric.Metadata{Type: metric.TypeInfo, Help: "help", Unit: "unit"}))
-	f.Add([]byte{metadataVersion, 0, 5, 'x'})
-	f.Fuzz(func(t *testing.T, b []byte) {
-		m, err := parseMetadata("name", b)
-		if err != nil {
-			require.ErrorIs(t, err, storage.ErrCorrupt)
-			return
-		}
-		again, err := parseMetadata("name", appendMetadata(nil, &m))
-		require.NoError(t, err)
-		require.Equal(t, m, again)
 	})
 }
 

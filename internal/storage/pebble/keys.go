@@ -12,21 +12,19 @@ import (
 // The first byte of a key names its table; docs/format/pebble.md has all of them
 // byte for byte. They are letters so that a hex dump can be read.
 const (
-	tableAnnotations = 'a'
-	tableCache       = 'c'
-	tableDocuments   = 'o'
-	tableErrors      = 'e'
-	tableIndex       = 'i'
-	tableMeta        = 'm'
-	tableMetadata    = 'd' // metric_metadata
-	tableRaw         = 'r'
-	tableRollups     = 'u'
-	tableRuns        = 'n'
-	tableSchedule    = 'b' // schedules_by_block
-	tableSeries      = 's' // schedules
-	tableSlices      = 'l'
-	tableSpans       = 'p' // annotation_spans
-	tableVersions    = 'v' // document_versions
+	tableCache     = 'c'
+	tableDocuments = 'o'
+	tableEntries   = 't'
+	tableErrors    = 'e'
+	tableExpiry    = 'x' // of entries
+	tableIndex     = 'i'
+	tableMeta      = 'm'
+	tableRaw       = 'r'
+	tableRollups   = 'u'
+	tableRuns      = 'n'
+	tableSchedule  = 'b' // schedules_by_block
+	tableSeries    = 's' // schedules
+	tableSlices    = 'l'
 )
 
 // The keys of tableMeta.

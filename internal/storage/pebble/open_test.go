@@ -90,12 +90,12 @@ func TestOtherSchemaIsRefused(t *testing.T) {
 	st := mustOpen(t, "/data", Options{Settings: storagetest.TestSettings(), FS: fs})
 	v, err := st.get(metaKey(metaSettings))
 	require.NoError(t, err)
-	newer := strings.Replace(string(v), `"schema":2`, `"schema":3`, 1)
-	require.NoError(t, st.db.Set(metaKey(metaSettings), []byte(newer), lsm.Sync))
+	other := strings.Replace(string(v), `"schema":1`, `"schema":3`, 1)
+	require.NoError(t, st.db.Set(metaKey(metaSettings), []byte(other), lsm.Sync))
 	require.NoError(t, st.Close())
 	_, err = Open("/data", Options{FS: fs, Logger: quiet()})
 	require.ErrorIs(t, err, storage.ErrSettings)
-	require.ErrorContains(t, err, "schema version 3, this program knows 2")
+	require.ErrorContains(t, err, "schema version 3, this program knows 1")
 }
 
 // TestFormatVersion checks that the files have the documented version, even with a newer Pebble,

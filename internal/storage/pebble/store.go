@@ -113,9 +113,8 @@ type Store struct {
 	keptMs  atomic.Int64
 
 	errorsMu sync.Mutex
-	// documentsMu is held while the newest version of a document is read and the next one written, annotationsMu
-	// while annotations are read and replaced.
-	documentsMu, annotationsMu sync.Mutex
+	// rowsMu is held while a document or an entry is read and replaced.
+	rowsMu sync.Mutex
 
 	readerOptions sstable.ReaderOptions
 	unreadable    keyRanges

@@ -14,12 +14,11 @@ import (
 
 // Every value except a chunk starts with its version; docs/format/pebble.md has the bytes.
 const (
-	rollupVersion     = 1
-	markVersion       = 1
-	metadataVersion   = 1
-	documentVersion   = 1
-	annotationVersion = 1
-	schemaVersion     = 2
+	rollupVersion   = 1
+	markVersion     = 1
+	documentVersion = 1
+	entryVersion    = 1
+	schemaVersion   = 1
 
 	// rollupPartial is the bit that is set in the version byte of a partial row.
 	rollupPartial = 1 << 7

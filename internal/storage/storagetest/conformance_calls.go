@@ -88,30 +88,22 @@ func operations(st storage.Store, f storage.Fence, id blocks.ID, leased metric.S
 		"CompleteSlice": func(ctx context.Context) error { return st.CompleteSlice(ctx, rawSlice(0)) },
 		"RawChunks":     func(ctx context.Context) error { return drain(st.RawChunks(ctx, everything, at(0), at(1))) },
 		"Rollups":       func(ctx context.Context) error { return drain(st.Rollups(ctx, 1, everything, at(0), at(1))) },
-		"PutMetadata":   func(ctx context.Context) error { return st.PutMetadata(ctx, []metric.Metadata{{Name: "m"}}) },
-		"Metadata":      func(ctx context.Context) error { return drain(st.Metadata(ctx)) },
-		"PutDocument":   func(ctx context.Context) error { return st.PutDocument(ctx, document(1, "x"), 1) },
+		"PutDocument":   func(ctx context.Context) error { return st.PutDocument(ctx, document(1, "x")) },
 		"ForgetDocument": func(ctx context.Context) error {
 			return st.ForgetDocument(ctx, storage.DocumentKey{Kind: docKey.Kind, ID: "nobody"}, 1)
 		},
 		"Document": func(ctx context.Context) error {
-			if _, err := st.Document(ctx, docKey, 0); !errors.Is(err, storage.ErrNoDocument) {
+			if _, err := st.Document(ctx, docKey); !errors.Is(err, storage.ErrNoDocument) {
 				return err
 			}
 			return nil
 		},
-		"Documents": func(ctx context.Context) error { return drain(st.Documents(ctx, docKey.Kind)) },
-		"Versions":  func(ctx context.Context) error { return drain(st.Versions(ctx, docKey)) },
-		"PutAnnotations": func(ctx context.Context) error {
-			return st.PutAnnotations(ctx, []storage.Annotation{note("a", 0, 0)}, 0)
+		"Documents":  func(ctx context.Context) error { return drain(st.Documents(ctx, docKey.Kind)) },
+		"PutEntries": func(ctx context.Context) error { return st.PutEntries(ctx, []storage.Entry{entry("a", "x")}) },
+		"DeleteEntries": func(ctx context.Context) error {
+			return st.DeleteEntries(ctx, []storage.EntryKey{entry("b", "").EntryKey})
 		},
-		"DeleteAnnotations": func(ctx context.Context) error {
-			return st.DeleteAnnotations(ctx, []storage.AnnotationKey{{StartMs: at(9), EndMs: at(9), ID: "b"}})
-		},
-		"Annotations": func(ctx context.Context) error { return drain(st.Annotations(ctx, at(0), at(1))) },
-		"AnnotationsAt": func(ctx context.Context) error {
-			return drain(st.AnnotationsAt(ctx, []storage.AnnotationKey{{StartMs: at(9), ID: "b"}}))
-		},
+		"Entries":    func(ctx context.Context) error { return drain(st.Entries(ctx, entryKind, "", "")) },
 		"RecordRun":  func(ctx context.Context) error { return st.RecordRun(ctx, storage.Run{StartedMs: at(0)}) },
 		"RecentRuns": func(ctx context.Context) error { _, err := st.RecentRuns(ctx, 10); return err },
 		"RecordError": func(ctx context.Context) error {
@@ -195,8 +187,7 @@ func (s *suite) iteratorsBreakEarly() {
 	breakAtOnce(s.T, s.store.Schedules(s.ctx, everything))
 	breakAtOnce(s.T, s.store.SourceSchedules(s.ctx, "s"))
 	breakAtOnce(s.T, s.store.Documents(s.ctx, docKey.Kind))
-	breakAtOnce(s.T, s.store.Versions(s.ctx, docKey))
-	breakAtOnce(s.T, s.store.Annotations(s.ctx, at(0), at(1)))
+	breakAtOnce(s.T, s.store.Entries(s.ctx, entryKind, "", ""))
 	// An iterator that still holds something would keep the store from closing.
 	s.reopen()
 	breakAtOnce(s.T, s.store.Marks(s.ctx, storage.IndexPartition{SliceKey: rawSlice(0)}))
@@ -237,7 +228,7 @@ func (s *suite) idempotent() {
 			s.rawChunks(0, 1000, at(-100), at(100)),
 			s.rollups(1, 0, 1000, at(-100), at(100)),
 			all(s, s.store.Schedules(s.ctx, blocks.Range{End: 1000})),
-			all(s, s.store.Versions(s.ctx, docKey)), all(s, s.store.Annotations(s.ctx, at(-100), at(100))),
+			all(s, s.store.Documents(s.ctx, docKey.Kind)), all(s, s.store.Entries(s.ctx, entryKind, "", "")),
 			s.sourceSchedules("s"), runs, errs, s.store.Settings(),
 		}
 	}

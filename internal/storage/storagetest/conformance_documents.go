@@ -15,7 +15,6 @@ import (
 // documentCases test storage.Documents.
 var documentCases = []conformanceCase{
 	{"Documents", (*suite).documents, nil},
-	{"DocumentVersions", (*suite).documentVersions, nil},
 	{"DocumentsAreRepeated", (*suite).documentsAreRepeated, nil},
 	{"DocumentsAreDeleted", (*suite).documentsAreDeleted, nil},
 	{"DocumentsAreForgotten", (*suite).documentsAreForgotten, nil},
@@ -39,66 +38,51 @@ func deletion(version int64) storage.Document {
 	return d
 }
 
-func (s *suite) put(d storage.Document, keep int) {
+func (s *suite) put(d storage.Document) {
 	s.Helper()
-	require.NoError(s, s.store.PutDocument(s.ctx, d, keep))
+	require.NoError(s, s.store.PutDocument(s.ctx, d))
 }
 
 // conflicts requires that a put is refused, and which version it names as the newest.
 func (s *suite) conflicts(d storage.Document, newest int64) {
 	s.Helper()
-	err := s.store.PutDocument(s.ctx, d, 20)
+	err := s.store.PutDocument(s.ctx, d)
 	require.ErrorIs(s, err, storage.ErrConflict)
 	var conflict *storage.ConflictError
 	require.ErrorAs(s, err, &conflict)
 	require.Equal(s, storage.ConflictError{Key: d.DocumentKey, Newest: newest}, *conflict)
 }
 
-// holds requires that docKey has exactly these versions, oldest first, and nothing else of its kind.
-func (s *suite) holds(want ...storage.Document) {
+// holds requires that docKey is this, and that there is nothing else of its kind.
+func (s *suite) holds(want storage.Document) {
 	s.Helper()
-	var heads, newest []storage.DocumentHead
-	for _, d := range slices.Backward(want) {
-		heads = append(heads, d.DocumentHead)
-		got, err := s.store.Document(s.ctx, docKey, d.Version)
-		require.NoError(s, err)
-		equal(s, d, got)
-	}
-	if len(want) > 0 {
-		newest = heads[:1]
-		got, err := s.store.Document(s.ctx, docKey, 0)
-		require.NoError(s, err)
-		equal(s, want[len(want)-1], got)
-		s.lacks(heads[0].Version + 1)
-		if removed := want[0].Version - 1; removed > 0 {
-			s.lacks(removed)
-		}
-	} else {
-		s.lacks(0)
-	}
-	equal(s, heads, all(s, s.store.Versions(s.ctx, docKey)))
-	equal(s, newest, all(s, s.store.Documents(s.ctx, docKey.Kind)))
+	got, err := s.store.Document(s.ctx, docKey)
+	require.NoError(s, err)
+	equal(s, want, got)
+	equal(s, []storage.DocumentHead{want.DocumentHead}, all(s, s.store.Documents(s.ctx, docKey.Kind)))
 }
 
-// lacks requires that docKey does not have a version.
-func (s *suite) lacks(version int64) {
+// lacks requires that there is no such document.
+func (s *suite) lacks(key storage.DocumentKey) {
 	s.Helper()
-	_, err := s.store.Document(s.ctx, docKey, version)
+	_, err := s.store.Document(s.ctx, key)
 	require.ErrorIs(s, err, storage.ErrNoDocument)
 }
 
 func (s *suite) documents() {
-	s.holds()
-	s.lacks(-1)
+	s.lacks(docKey)
+	require.Empty(s, all(s, s.store.Documents(s.ctx, docKey.Kind)))
+	s.conflicts(document(2, "x"), 0)
+	s.conflicts(document(3, "x"), 0)
 	first := document(1, "{}")
 	body := []byte("{}")
 	d := first
 	d.Body, d.Bytes = body, 77 // the store counts by itself
-	s.put(d, 20)
+	s.put(d)
 	copy(body, "!!")
 	for range 2 {
 		s.holds(first)
-		got, err := s.store.Document(s.ctx, docKey, 0)
+		got, err := s.store.Document(s.ctx, docKey)
 		require.NoError(s, err)
 		copy(got.Body, "!!")
 		_ = append(got.Body, "more"...)
@@ -106,65 +90,39 @@ func (s *suite) documents() {
 	// Any bytes, and none.
 	odd := document(2, "\x00\xff\xfe "+string(bytes.Repeat([]byte{0, 1, 254}, 1000)))
 	odd.Title, odd.Author, odd.UpdatedMs = "näme \x00 ⏱ <script>", "", -5
+	s.put(odd)
+	s.holds(odd)
 	none := document(3, "")
 	none.Title = ""
-	s.put(odd, 20)
-	s.put(none, 20)
+	s.put(none)
 	s.reopen()
-	s.holds(first, odd, none)
+	s.holds(none)
+	s.conflicts(document(5, "x"), 3)
 	// Names that are alike.
 	for _, key := range []storage.DocumentKey{
 		{Kind: "dashboards", ID: "hosts"}, {Kind: "dash", ID: "boardhosts"}, {Kind: "dashboard.", ID: "hosts"}, {Kind: "dashboar", ID: "dhosts"},
 	} {
 		other := document(1, "other")
 		other.DocumentKey = key
-		s.put(other, 20)
+		s.put(other)
 		equal(s, []storage.DocumentHead{other.DocumentHead}, all(s, s.store.Documents(s.ctx, key.Kind)))
 	}
-	s.holds(first, odd, none)
-	require.Empty(s, all(s, s.store.Documents(s.ctx, "d")))
-	require.Empty(s, all(s, s.store.Documents(s.ctx, "")))
-	require.Empty(s, all(s, s.store.Documents(s.ctx, "not\xffvalid")))
-	require.Empty(s, all(s, s.store.Documents(s.ctx, "dashboard\x00hosts")))
-	require.Empty(s, all(s, s.store.Versions(s.ctx, storage.DocumentKey{Kind: "dashboard\x00hosts", ID: "x"})))
-	require.Empty(s, all(s, s.store.Versions(s.ctx, storage.DocumentKey{Kind: "dashboard"})))
-	_, err := s.store.Document(s.ctx, storage.DocumentKey{Kind: "dashboard", ID: "not\xffvalid"}, 0)
-	require.ErrorIs(s, err, storage.ErrNoDocument)
-}
-
-// documentVersions: the newest versions are kept, as many as the last put says.
-func (s *suite) documentVersions() {
-	s.conflicts(document(2, "x"), 0)
-	s.conflicts(document(3, "x"), 0)
-	var docs []storage.Document
-	for v := int64(1); v <= 7; v++ {
-		docs = append(docs, document(v, strings.Repeat("x", int(v))))
-		s.put(docs[v-1], 4)
-		s.holds(docs[max(0, v-4):v]...)
+	s.holds(none)
+	for _, kind := range []string{"d", "", "not\xffvalid", "dashboard\x00hosts"} {
+		require.Empty(s, all(s, s.store.Documents(s.ctx, kind)))
 	}
-	s.conflicts(document(9, "x"), 7)
-	s.conflicts(document(7, "another"), 7)
-	s.conflicts(document(1, "x"), 7) // it was like this, and is no longer kept
-	s.put(document(8, "x"), 2)
-	s.holds(docs[6], document(8, "x"))
-	s.put(document(9, "x"), storage.MaxDocumentVersions)
-	s.holds(docs[6], document(8, "x"), document(9, "x"))
-	s.put(document(10, "x"), 1)
-	s.holds(document(10, "x"))
-	s.reopen()
-	s.holds(document(10, "x"))
-	s.conflicts(document(1, "x"), 10)
+	s.lacks(storage.DocumentKey{Kind: "dashboard", ID: "not\xffvalid"})
+	s.lacks(storage.DocumentKey{Kind: "dashboard"})
 }
 
-// documentsAreRepeated: whoever has put a version may put it again, and nobody else.
+// documentsAreRepeated: whoever has put the newest version may put it again, and nobody else.
 func (s *suite) documentsAreRepeated() {
 	first, second := document(1, "one"), document(2, "two")
 	for range 3 {
-		s.put(first, 3)
+		s.put(first)
 	}
-	s.put(second, 3)
-	s.put(first, 3) // although there is a newer one
-	s.holds(first, second)
+	s.put(second)
+	s.conflicts(first, 2)
 	for name, change := range map[string]func(d *storage.Document){
 		"body":    func(d *storage.Document) { d.Body = []byte("Two") },
 		"title":   func(d *storage.Document) { d.Title = "x" },
@@ -172,72 +130,65 @@ func (s *suite) documentsAreRepeated() {
 		"time":    func(d *storage.Document) { d.UpdatedMs++ },
 		"deleted": func(d *storage.Document) { d.Deleted, d.Body = true, nil },
 	} {
-		for _, d := range []storage.Document{first, second} {
-			change(&d)
-			err := s.store.PutDocument(s.ctx, d, 3)
-			require.ErrorIs(s, err, storage.ErrConflict, name)
-		}
+		d := second
+		change(&d)
+		require.ErrorIs(s, s.store.PutDocument(s.ctx, d), storage.ErrConflict, name)
 	}
 	s.reopen()
-	s.put(second, 3)
-	s.holds(first, second)
+	s.put(second)
+	s.holds(second)
 }
 
 // documentsAreDeleted: a deletion is a version. The document may come back as a later one.
 func (s *suite) documentsAreDeleted() {
-	s.put(document(1, "one"), 3)
+	s.put(document(1, "one"))
 	for range 2 {
-		s.put(deletion(2), 3)
-		s.holds(document(1, "one"), deletion(2))
+		s.put(deletion(2))
+		s.holds(deletion(2))
 	}
 	s.conflicts(document(1, "new"), 2)
-	s.put(deletion(3), 3) // deleted once more
-	s.put(document(4, "back"), 3)
-	s.holds(deletion(2), deletion(3), document(4, "back"))
-	s.put(deletion(5), 1)
+	s.put(deletion(3)) // deleted once more
+	s.put(document(4, "back"))
+	s.holds(document(4, "back"))
+	s.put(deletion(5))
 	s.reopen()
 	s.expireAt(at(24 * 20))
 	s.holds(deletion(5))
 	s.conflicts(document(1, "new"), 5)
-	s.put(document(6, "new"), 20)
-	s.holds(deletion(5), document(6, "new"))
+	s.put(document(6, "new"))
+	s.holds(document(6, "new"))
 }
 
-// documentsAreForgotten as a whole, and only while the newest version is the deletion that is named.
+// documentsAreForgotten only while the newest version is the deletion that is named.
 func (s *suite) documentsAreForgotten() {
-	other := document(1, "other")
-	other.ID = "other"
-	s.put(other, 20)
 	require.NoError(s, s.store.ForgetDocument(s.ctx, docKey, 1), "there is none")
 	for _, v := range []int64{1, 2} {
-		s.put(document(v, "x"), 20)
+		s.put(document(v, "x"))
 	}
 	require.ErrorIs(s, s.store.ForgetDocument(s.ctx, docKey, 2), storage.ErrRefused)
-	s.put(deletion(3), 20)
+	s.put(deletion(3))
 	for _, v := range []int64{2, 4} {
 		var conflict *storage.ConflictError
 		require.ErrorAs(s, s.store.ForgetDocument(s.ctx, docKey, v), &conflict)
 		require.Equal(s, storage.ConflictError{Key: docKey, Newest: 3}, *conflict)
 	}
+	other := document(1, "other")
+	other.ID = "other"
+	s.put(other)
 	for range 2 {
 		require.NoError(s, s.store.ForgetDocument(s.ctx, docKey, 3))
 	}
 	for range 2 {
 		require.Equal(s, []storage.DocumentHead{other.DocumentHead}, all(s, s.store.Documents(s.ctx, docKey.Kind)))
-		require.Empty(s, all(s, s.store.Versions(s.ctx, docKey)))
-		for v := range int64(5) {
-			_, err := s.store.Document(s.ctx, docKey, v)
-			require.ErrorIs(s, err, storage.ErrNoDocument)
-		}
+		s.lacks(docKey)
 		s.conflicts(document(4, "x"), 0)
 		s.reopen()
 	}
 	again := document(1, "again")
-	s.put(again, 20)
-	got, err := s.store.Document(s.ctx, docKey, 0)
+	s.put(again)
+	got, err := s.store.Document(s.ctx, docKey)
 	require.NoError(s, err)
 	equal(s, again, got)
-	require.Len(s, all(s, s.store.Versions(s.ctx, docKey)), 1)
 	require.ErrorIs(s, s.store.ForgetDocument(s.ctx, docKey, 3), storage.ErrConflict)
 }
 
@@ -246,12 +197,12 @@ func (s *suite) documentLimits() {
 	largest := document(1, strings.Repeat("\xff", storage.MaxDocumentBody))
 	largest.DocumentKey = storage.DocumentKey{Kind: long, ID: long}
 	largest.Title, largest.Author = strings.Repeat("é", storage.MaxDocumentTitle/2), strings.Repeat("é", storage.MaxDocumentAuthor/2)
-	s.put(largest, storage.MaxDocumentVersions)
-	got, err := s.store.Document(s.ctx, largest.DocumentKey, 0)
+	s.put(largest)
+	got, err := s.store.Document(s.ctx, largest.DocumentKey)
 	require.NoError(s, err)
 	require.True(s, largest.Same(&got) && got.Bytes == storage.MaxDocumentBody)
 
-	require.ErrorIs(s, s.store.PutDocument(s.ctx, document(1, strings.Repeat("x", storage.MaxDocumentBody+1)), 1), storage.ErrTooLarge)
+	require.ErrorIs(s, s.store.PutDocument(s.ctx, document(1, strings.Repeat("x", storage.MaxDocumentBody+1))), storage.ErrTooLarge)
 	for name, change := range map[string]func(d *storage.Document){
 		"no kind":         func(d *storage.Document) { d.Kind = "" },
 		"no id":           func(d *storage.Document) { d.ID = "" },
@@ -264,7 +215,6 @@ func (s *suite) documentLimits() {
 		"version 0":       func(d *storage.Document) { d.Version = 0 },
 		"version -1":      func(d *storage.Document) { d.Version = -1 },
 		"a full deletion": func(d *storage.Document) { d.Deleted = true },
-		"damaged":         func(d *storage.Document) { d.Damaged = true },
 		"long title":      func(d *storage.Document) { d.Title = strings.Repeat("x", storage.MaxDocumentTitle+1) },
 		"long author":     func(d *storage.Document) { d.Author = strings.Repeat("x", storage.MaxDocumentAuthor+1) },
 		"title no UTF-8":  func(d *storage.Document) { d.Title = "\xff" },
@@ -272,16 +222,9 @@ func (s *suite) documentLimits() {
 	} {
 		d := document(1, "x")
 		change(&d)
-		require.ErrorIs(s, s.store.PutDocument(s.ctx, d, 1), storage.ErrRefused, name)
+		require.ErrorIs(s, s.store.PutDocument(s.ctx, d), storage.ErrRefused, name)
 	}
-	for _, keep := range []int{-1, 0, storage.MaxDocumentVersions + 1} {
-		require.ErrorIs(s, s.store.PutDocument(s.ctx, document(1, "x"), keep), storage.ErrRefused)
-	}
-	s.holds()
-	for v := range int64(storage.MaxDocumentVersions + 5) {
-		s.put(document(v+1, "x"), storage.MaxDocumentVersions)
-	}
-	require.Len(s, all(s, s.store.Versions(s.ctx, docKey)), storage.MaxDocumentVersions)
+	s.lacks(docKey)
 }
 
 // documentsInOrder lists more documents than a page holds, each with several versions.
@@ -297,7 +240,7 @@ func (s *suite) documentsInOrder() {
 		for v := range int64(1 + i%3) {
 			d = document(v+1, strings.Repeat("x", 20_000))
 			d.ID, d.Title = id, strings.Repeat("t", 900)
-			s.put(d, 5)
+			s.put(d)
 		}
 		want = append(want, d.DocumentHead)
 	}
@@ -307,16 +250,16 @@ func (s *suite) documentsInOrder() {
 
 // documentClocks: no clock decides about documents.
 func (s *suite) documentClocks() {
-	s.put(document(1, "one"), 2)
+	s.put(document(1, "one"))
 	s.clk.Jump(-9 * 24 * time.Hour)
-	s.put(document(2, "two"), 2)
+	s.put(document(2, "two"))
 	s.reopen()
-	s.put(document(3, "three"), 2)
+	s.put(document(3, "three"))
 	s.clk.Jump(1000 * 24 * time.Hour)
-	s.holds(document(2, "two"), document(3, "three"))
-	s.put(document(4, "four"), 2)
+	s.holds(document(3, "three"))
+	s.put(document(4, "four"))
 	require.NoError(s, s.store.Expire(s.ctx))
 	s.reopen()
 	s.clk.Jump(-991 * 24 * time.Hour)
-	s.holds(document(3, "three"), document(4, "four"))
+	s.holds(document(4, "four"))
 }

@@ -493,19 +493,9 @@ func (f *Faulty) Rollups(ctx context.Context, level metric.Bucket, ids blocks.Ra
 	return sequence(f, Step{Op: "Rollups", Detail: ids}, f.Store.Rollups(ctx, level, ids, fromMs, toMs))
 }
 
-// PutMetadata implements storage.Metadata.
-func (f *Faulty) PutMetadata(ctx context.Context, ms []metric.Metadata) error {
-	return f.do(Step{Op: "PutMetadata", Detail: ms}, func() error { return f.Store.PutMetadata(ctx, ms) })
-}
-
-// Metadata implements storage.Metadata.
-func (f *Faulty) Metadata(ctx context.Context) iter.Seq2[metric.Metadata, error] {
-	return sequence(f, Step{Op: "Metadata"}, f.Store.Metadata(ctx))
-}
-
 // Document implements storage.Documents.
-func (f *Faulty) Document(ctx context.Context, key storage.DocumentKey, version int64) (storage.Document, error) {
-	return ask(f, Step{Op: "Document", Detail: key}, func() (storage.Document, error) { return f.Store.Document(ctx, key, version) })
+func (f *Faulty) Document(ctx context.Context, key storage.DocumentKey) (storage.Document, error) {
+	return ask(f, Step{Op: "Document", Detail: key}, func() (storage.Document, error) { return f.Store.Document(ctx, key) })
 }
 
 // Documents implements storage.Documents.
@@ -513,14 +503,9 @@ func (f *Faulty) Documents(ctx context.Context, kind string) iter.Seq2[storage.D
 	return sequence(f, Step{Op: "Documents", Detail: kind}, f.Store.Documents(ctx, kind))
 }
 
-// Versions implements storage.Documents.
-func (f *Faulty) Versions(ctx context.Context, key storage.DocumentKey) iter.Seq2[storage.DocumentHead, error] {
-	return sequence(f, Step{Op: "Versions", Detail: key}, f.Store.Versions(ctx, key))
-}
-
 // PutDocument implements storage.Documents.
-func (f *Faulty) PutDocument(ctx context.Context, d storage.Document, keep int) error {
-	return f.do(Step{Op: "PutDocument", Detail: d}, func() error { return f.Store.PutDocument(ctx, d, keep) })
+func (f *Faulty) PutDocument(ctx context.Context, d storage.Document) error {
+	return f.do(Step{Op: "PutDocument", Detail: d}, func() error { return f.Store.PutDocument(ctx, d) })
 }
 
 // ForgetDocument implements storage.Documents.
@@ -528,24 +513,19 @@ func (f *Faulty) ForgetDocument(ctx context.Context, key storage.DocumentKey, ve
 	return f.do(Step{Op: "ForgetDocument", Detail: key}, func() error { return f.Store.ForgetDocument(ctx, key, version) })
 }
 
-// PutAnnotations implements storage.Annotations.
-func (f *Faulty) PutAnnotations(ctx context.Context, as []storage.Annotation, ttl time.Duration) error {
-	return f.do(Step{Op: "PutAnnotations", Detail: as}, func() error { return f.Store.PutAnnotations(ctx, as, ttl) })
+// PutEntries implements storage.Entries.
+func (f *Faulty) PutEntries(ctx context.Context, es []storage.Entry) error {
+	return f.do(Step{Op: "PutEntries", Detail: es}, func() error { return f.Store.PutEntries(ctx, es) })
 }
 
-// DeleteAnnotations implements storage.Annotations.
-func (f *Faulty) DeleteAnnotations(ctx context.Context, keys []storage.AnnotationKey) error {
-	return f.do(Step{Op: "DeleteAnnotations", Detail: keys}, func() error { return f.Store.DeleteAnnotations(ctx, keys) })
+// DeleteEntries implements storage.Entries.
+func (f *Faulty) DeleteEntries(ctx context.Context, keys []storage.EntryKey) error {
+	return f.do(Step{Op: "DeleteEntries", Detail: keys}, func() error { return f.Store.DeleteEntries(ctx, keys) })
 }
 
-// Annotations implements storage.Annotations.
-func (f *Faulty) Annotations(ctx context.Context, fromMs, toMs int64) iter.Seq2[storage.Annotation, error] {
-	return sequence(f, Step{Op: "Annotations"}, f.Store.Annotations(ctx, fromMs, toMs))
-}
-
-// AnnotationsAt implements storage.Annotations.
-func (f *Faulty) AnnotationsAt(ctx context.Context, keys []storage.AnnotationKey) iter.Seq2[storage.Annotation, error] {
-	return sequence(f, Step{Op: "AnnotationsAt", Detail: keys}, f.Store.AnnotationsAt(ctx, keys))
+// Entries implements storage.Entries.
+func (f *Faulty) Entries(ctx context.Context, kind, from, to string) iter.Seq2[storage.Entry, error] {
+	return sequence(f, Step{Op: "Entries", Detail: kind}, f.Store.Entries(ctx, kind, from, to))
 }
 
 // RecordRun implements storage.Operations.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -127,11 +126,9 @@ func (r *historyRun) next() {
 		{4, "lease ids", r.leaseIDs},
 		{6, "claim schedules", r.claim},
 		{1, "add epoch", r.addEpoch},
-		{2, "put metadata", r.putMetadata},
 		{4, "put document", r.putDocument},
-		{4, "put annotations", r.putAnnotations},
-		{2, "delete annotations", r.deleteAnnotations},
-		{3, "read annotations", r.readAnnotations},
+		{4, "put entries", r.putEntries},
+		{2, "delete entries", r.deleteEntries},
 		{3, "record run", r.recordRun},
 		{16, "record error", r.recordError},
 		{6, "advance the clock", r.advance},
@@ -424,20 +421,10 @@ func (r *historyRun) addEpoch() {
 	r.effect(func(_ int, st storage.Store) error { return st.AddEpoch(r.ctx, e) })
 }
 
-func (r *historyRun) putMetadata() {
-	var ms []metric.Metadata
-	for range r.rng.IntN(4) {
-		ms = append(ms, metric.Metadata{
-			Name: "m" + strconv.Itoa(r.rng.IntN(20)), Type: metric.Type(r.rng.IntN(8)), Help: strconv.Itoa(r.step), Unit: "bytes",
-		})
-	}
-	r.effect(func(_ int, st storage.Store) error { return st.PutMetadata(r.ctx, ms) })
-}
-
 // putDocument puts the next version of a document, sometimes another one.
 func (r *historyRun) putDocument() {
 	key := r.docKey(r.rng.IntN(5))
-	newest, err := r.stores[0].Document(r.ctx, key, 0)
+	newest, err := r.stores[0].Document(r.ctx, key)
 	if err != nil {
 		require.ErrorIs(r.t, err, storage.ErrNoDocument)
 	}
@@ -456,9 +443,8 @@ func (r *historyRun) putDocument() {
 	case 1:
 		d = newest // once more
 	}
-	keep := 1 + r.rng.IntN(5)
 	out := both(r, func(_ int, st storage.Store) (int64, error) {
-		err := st.PutDocument(r.ctx, d, keep)
+		err := st.PutDocument(r.ctx, d)
 		var conflict *storage.ConflictError
 		if errors.As(err, &conflict) {
 			return conflict.Newest, err
@@ -472,39 +458,21 @@ func (r *historyRun) docKey(n int) storage.DocumentKey {
 	return storage.DocumentKey{Kind: "kind" + strconv.Itoa(n%2), ID: "id-" + strconv.Itoa(n)}
 }
 
-func (r *historyRun) annotation() storage.Annotation {
-	startMs := metric.AlignDown(clock.NowMs(r.clk), dayMs) - r.rng.Int64N(40)*dayMs/2
-	return storage.Annotation{
-		ID: strconv.Itoa(r.rng.IntN(4)), StartMs: startMs, EndMs: startMs + []int64{0, hourMs, dayMs, 20 * dayMs, 100 * dayMs, 1000 * dayMs}[r.rng.IntN(6)],
-		Text: strconv.Itoa(r.step), Tags: []string{"a", "b=c"}[:r.rng.IntN(3)],
-	}
+func (r *historyRun) entryKey() storage.EntryKey {
+	return storage.EntryKey{Kind: r.docKey(r.rng.IntN(2)).Kind, ID: strconv.Itoa(r.rng.IntN(30))}
 }
 
-func (r *historyRun) putAnnotations() {
-	var as []storage.Annotation
+func (r *historyRun) putEntries() {
+	var es []storage.Entry
 	for range r.rng.IntN(6) {
-		as = append(as, r.annotation())
+		es = append(es, storage.Entry{EntryKey: r.entryKey(), Value: r.data()})
 	}
-	r.effect(func(_ int, st storage.Store) error { return st.PutAnnotations(r.ctx, as, 0) })
+	r.effect(func(_ int, st storage.Store) error { return st.PutEntries(r.ctx, es) })
 }
 
-func (r *historyRun) deleteAnnotations() {
-	var keys []storage.AnnotationKey
-	for a, err := range r.stores[0].Annotations(r.ctx, math.MinInt64, math.MaxInt64) {
-		require.NoError(r.t, err)
-		if r.rng.IntN(8) == 0 {
-			keys = append(keys, a.Key())
-		}
-	}
-	a := r.annotation()
-	keys = append(keys, a.Key())
-	r.effect(func(_ int, st storage.Store) error { return st.DeleteAnnotations(r.ctx, keys) })
-}
-
-func (r *historyRun) readAnnotations() {
-	from := clock.NowMs(r.clk) - r.rng.Int64N(60*dayMs)
-	to := from + r.rng.Int64N(20*dayMs)
-	same(r, func(st storage.Store) ([]storage.Annotation, error) { return gather(st.Annotations(r.ctx, from, to)) })
+func (r *historyRun) deleteEntries() {
+	keys := []storage.EntryKey{r.entryKey(), r.entryKey()}
+	r.effect(func(_ int, st storage.Store) error { return st.DeleteEntries(r.ctx, keys) })
 }
 
 func (r *historyRun) recordRun() {
@@ -627,30 +595,21 @@ func (r *historyRun) compareAll() {
 	r.compareIndexAndCache()
 	same(r, func(st storage.Store) (blocks.Range, error) { return st.LeasedIDs(r.ctx) })
 	same(r, func(st storage.Store) (storage.Settings, error) { return st.Settings(), nil })
-	same(r, func(st storage.Store) ([]metric.Metadata, error) { return gather(st.Metadata(r.ctx)) })
 	for n := range 2 {
-		same(r, func(st storage.Store) ([]storage.DocumentHead, error) {
-			return gather(st.Documents(r.ctx, r.docKey(n).Kind))
-		})
+		kind := r.docKey(n).Kind
+		same(r, func(st storage.Store) ([]storage.DocumentHead, error) { return gather(st.Documents(r.ctx, kind)) })
+		same(r, func(st storage.Store) ([]storage.Entry, error) { return gather(st.Entries(r.ctx, kind, "", "")) })
+		same(r, func(st storage.Store) ([]storage.Entry, error) { return gather(st.Entries(r.ctx, kind, "1", "25")) })
 	}
 	for n := range 5 {
-		same(r, func(st storage.Store) (out []storage.Document, err error) {
-			for head, err := range st.Versions(r.ctx, r.docKey(n)) {
-				if err != nil {
-					return nil, err
-				}
-				d, err := st.Document(r.ctx, head.DocumentKey, head.Version)
-				if err != nil {
-					return nil, err
-				}
-				out = append(out, d)
+		same(r, func(st storage.Store) (storage.Document, error) {
+			d, err := st.Document(r.ctx, r.docKey(n))
+			if errors.Is(err, storage.ErrNoDocument) {
+				err = nil
 			}
-			return out, nil
+			return d, err
 		})
 	}
-	same(r, func(st storage.Store) ([]storage.Annotation, error) {
-		return gather(st.Annotations(r.ctx, math.MinInt64, math.MaxInt64))
-	})
 	for _, limit := range []int{0, 3, 1000} {
 		same(r, func(st storage.Store) ([]storage.Run, error) { return st.RecentRuns(r.ctx, limit) })
 	}

@@ -334,7 +334,7 @@ func (c *client) putDocument(ctx context.Context) error {
 	d := storage.Document{DocumentHead: storage.DocumentHead{DocumentKey: c.document(), Version: in.n, Title: in.who}, Body: []byte(in.who)}
 	outs, err := c.ask(ctx, "documents", []call{in}, func(ctx context.Context, outs []answer) error {
 		outs[0].n = in.n
-		return c.store.PutDocument(ctx, d, storage.MaxDocumentVersions)
+		return c.store.PutDocument(ctx, d)
 	})
 	if err == nil && outs[0].known {
 		c.seen = outs[0].n
@@ -344,7 +344,7 @@ func (c *client) putDocument(ctx context.Context) error {
 
 func (c *client) readDocument(ctx context.Context) error {
 	outs, err := c.ask(ctx, "documents", []call{{op: "read"}}, func(ctx context.Context, outs []answer) error {
-		d, err := c.store.Document(ctx, c.document(), 0)
+		d, err := c.store.Document(ctx, c.document())
 		if errors.Is(err, storage.ErrNoDocument) {
 			return nil
 		}

@@ -57,9 +57,8 @@ type Model struct {
 	raw     map[modelRaw][]byte
 	cache   map[storage.CacheKey]map[blocks.ID][]byte
 	rollups map[modelRow]metric.RollupRow
-	names   map[string]metric.Metadata
-	docs    map[storage.DocumentKey][]storage.Document // the kept versions, oldest first
-	notes   map[modelNote]modelAnnotation
+	docs    map[storage.DocumentKey]storage.Document
+	entries map[storage.EntryKey]modelEntry
 	runs    map[modelRun]storage.Run
 	errs    []storage.ComponentError
 	workers map[string]modelWorker
@@ -116,9 +115,8 @@ func NewModel(settings storage.Settings, retention storage.Retention, clk clock.
 		raw:      map[modelRaw][]byte{},
 		cache:    map[storage.CacheKey]map[blocks.ID][]byte{},
 		rollups:  map[modelRow]metric.RollupRow{},
-		names:    map[string]metric.Metadata{},
-		docs:     map[storage.DocumentKey][]storage.Document{},
-		notes:    map[modelNote]modelAnnotation{},
+		docs:     map[storage.DocumentKey]storage.Document{},
+		entries:  map[storage.EntryKey]modelEntry{},
 		runs:     map[modelRun]storage.Run{},
 		workers:  map[string]modelWorker{},
 	}
@@ -297,7 +295,7 @@ func (m *Model) Expire(ctx context.Context) error {
 			delete(m.slices, k)
 		}
 	}
-	maps.DeleteFunc(m.notes, func(_ modelNote, a modelAnnotation) bool { return a.expired(nowMs) })
+	maps.DeleteFunc(m.entries, func(_ storage.EntryKey, e modelEntry) bool { return e.expired(nowMs) })
 	for id, w := range m.workers {
 		if w.expiresMs <= nowMs {
 			delete(m.workers, id)
@@ -709,29 +707,6 @@ func (m *Model) Rollups(ctx context.Context, level metric.Bucket, ids blocks.Ran
 			}
 		}
 		slices.SortFunc(out, compareRows)
-		return out
-	})
-}
-
-// PutMetadata implements storage.Metadata.
-func (m *Model) PutMetadata(ctx context.Context, ms []metric.Metadata) error {
-	if err := m.begin(ctx); err != nil {
-		return err
-	}
-	defer m.mu.Unlock()
-	for _, md := range ms {
-		m.names[md.Name] = md
-	}
-	return nil
-}
-
-// Metadata implements storage.Metadata.
-func (m *Model) Metadata(ctx context.Context) iter.Seq2[metric.Metadata, error] {
-	return modelSeq(ctx, m, func() []metric.Metadata {
-		var out []metric.Metadata
-		for _, name := range slices.Sorted(maps.Keys(m.names)) {
-			out = append(out, m.names[name])
-		}
 		return out
 	})
 }

@@ -2,58 +2,37 @@ package storagetest
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"fmt"
 	"iter"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/storage"
 )
 
-// modelNote identifies an annotation.
-type modelNote struct {
-	startMs int64
-	id      string
-}
-
-type modelAnnotation struct {
-	storage.Annotation
-	expiresMs int64 // 0 for never
-}
-
-func (a *modelAnnotation) expired(nowMs int64) bool { return a.expiresMs != 0 && a.expiresMs <= nowMs }
-
-func cloneDocument(d storage.Document) storage.Document {
-	d.Body = bytes.Clone(d.Body)
-	return d
-}
-
 // Document implements storage.Documents.
-func (m *Model) Document(ctx context.Context, key storage.DocumentKey, version int64) (storage.Document, error) {
+func (m *Model) Document(ctx context.Context, key storage.DocumentKey) (storage.Document, error) {
 	if err := m.begin(ctx); err != nil {
 		return storage.Document{}, err
 	}
 	defer m.mu.Unlock()
-	kept := m.docs[key]
-	for i := len(kept) - 1; i >= 0; i-- {
-		if version == 0 || kept[i].Version == version {
-			return cloneDocument(kept[i]), nil
-		}
+	d, ok := m.docs[key]
+	if !ok {
+		return d, fmt.Errorf("%s: %w", key, storage.ErrNoDocument)
 	}
-	return storage.Document{}, fmt.Errorf("%s, version %d: %w", key, version, storage.ErrNoDocument)
+	d.Body = bytes.Clone(d.Body)
+	return d, nil
 }
 
 // Documents implements storage.Documents.
 func (m *Model) Documents(ctx context.Context, kind string) iter.Seq2[storage.DocumentHead, error] {
 	return modelSeq(ctx, m, func() []storage.DocumentHead {
 		var out []storage.DocumentHead
-		for key, kept := range m.docs {
+		for key, d := range m.docs {
 			if key.Kind == kind {
-				out = append(out, kept[len(kept)-1].DocumentHead)
+				out = append(out, d.DocumentHead)
 			}
 		}
 		slices.SortFunc(out, func(a, b storage.DocumentHead) int { return strings.Compare(a.ID, b.ID) })
@@ -61,41 +40,24 @@ func (m *Model) Documents(ctx context.Context, kind string) iter.Seq2[storage.Do
 	})
 }
 
-// Versions implements storage.Documents.
-func (m *Model) Versions(ctx context.Context, key storage.DocumentKey) iter.Seq2[storage.DocumentHead, error] {
-	return modelSeq(ctx, m, func() []storage.DocumentHead {
-		var out []storage.DocumentHead
-		for _, d := range slices.Backward(m.docs[key]) {
-			out = append(out, d.DocumentHead)
-		}
-		return out
-	})
-}
-
 // PutDocument implements storage.Documents.
-func (m *Model) PutDocument(ctx context.Context, d storage.Document, keep int) error {
+func (m *Model) PutDocument(ctx context.Context, d storage.Document) error {
 	if err := m.begin(ctx); err != nil {
 		return err
 	}
 	defer m.mu.Unlock()
-	if err := storage.CheckDocument(&d, keep); err != nil {
+	if err := storage.CheckDocument(&d); err != nil {
 		return err
 	}
-	d = cloneDocument(d)
-	d.Bytes, d.Protects = len(d.Body), false
-	kept := m.docs[d.DocumentKey]
-	var newest int64
-	for i := range kept {
-		if kept[i].Same(&d) {
-			return nil
-		}
-		newest = kept[i].Version
+	d.Body, d.Bytes, d.Protects = bytes.Clone(d.Body), len(d.Body), false
+	now := m.docs[d.DocumentKey]
+	switch {
+	case now.Same(&d):
+		return nil
+	case d.Version != now.Version+1:
+		return &storage.ConflictError{Key: d.DocumentKey, Newest: now.Version}
 	}
-	if d.Version != newest+1 {
-		return &storage.ConflictError{Key: d.DocumentKey, Newest: newest}
-	}
-	kept = append(kept, d)
-	m.docs[d.DocumentKey] = kept[max(0, len(kept)-keep):]
+	m.docs[d.DocumentKey] = d
 	return nil
 }
 
@@ -105,79 +67,65 @@ func (m *Model) ForgetDocument(ctx context.Context, key storage.DocumentKey, ver
 		return err
 	}
 	defer m.mu.Unlock()
-	kept := m.docs[key]
-	if len(kept) == 0 {
+	d, ok := m.docs[key]
+	if !ok {
 		return nil
 	}
-	if err := storage.CheckForget(&kept[len(kept)-1].DocumentHead, version); err != nil {
+	if err := storage.CheckForget(&d.DocumentHead, version); err != nil {
 		return err
 	}
 	delete(m.docs, key)
 	return nil
 }
 
-// PutAnnotations implements storage.Annotations.
-func (m *Model) PutAnnotations(ctx context.Context, as []storage.Annotation, ttl time.Duration) error {
+type modelEntry struct {
+	value     []byte
+	expiresMs int64 // 0 for never
+}
+
+func (e *modelEntry) expired(nowMs int64) bool { return e.expiresMs != 0 && e.expiresMs <= nowMs }
+
+// PutEntries implements storage.Entries.
+func (m *Model) PutEntries(ctx context.Context, es []storage.Entry) error {
 	if err := m.begin(ctx); err != nil {
 		return err
 	}
 	defer m.mu.Unlock()
-	if err := storage.CheckAnnotations(as, ttl); err != nil {
+	if err := storage.CheckEntries(es); err != nil {
 		return err
 	}
-	for _, a := range as {
-		kept := modelAnnotation{Annotation: a}
-		kept.Tags = slices.Clone(a.Tags)
-		if ttl > 0 {
-			kept.expiresMs = m.clk.Now().Add(ttl).UnixMilli()
+	for _, e := range es {
+		kept := modelEntry{value: bytes.Clone(e.Value)}
+		if e.TTL > 0 {
+			kept.expiresMs = m.clk.Now().Add(e.TTL).UnixMilli()
 		}
-		m.notes[modelNote{a.StartMs, a.ID}] = kept
+		m.entries[e.EntryKey] = kept
 	}
 	return nil
 }
 
-// DeleteAnnotations implements storage.Annotations.
-func (m *Model) DeleteAnnotations(ctx context.Context, keys []storage.AnnotationKey) error {
+// DeleteEntries implements storage.Entries.
+func (m *Model) DeleteEntries(ctx context.Context, keys []storage.EntryKey) error {
 	if err := m.begin(ctx); err != nil {
 		return err
 	}
 	defer m.mu.Unlock()
 	for _, k := range keys {
-		delete(m.notes, modelNote{k.StartMs, k.ID})
+		delete(m.entries, k)
 	}
 	return nil
 }
 
-// Annotations implements storage.Annotations.
-func (m *Model) Annotations(ctx context.Context, fromMs, toMs int64) iter.Seq2[storage.Annotation, error] {
-	return modelSeq(ctx, m, func() []storage.Annotation {
-		var out []storage.Annotation
-		for _, a := range m.notes {
-			if a.Overlaps(fromMs, toMs) && fromMs <= toMs && !a.expired(clock.NowMs(m.clk)) {
-				a.Tags = slices.Clone(a.Tags)
-				out = append(out, a.Annotation)
+// Entries implements storage.Entries.
+func (m *Model) Entries(ctx context.Context, kind, from, to string) iter.Seq2[storage.Entry, error] {
+	return modelSeq(ctx, m, func() []storage.Entry {
+		var out []storage.Entry
+		for k, e := range m.entries {
+			if k.Kind == kind && k.ID >= from && (to == "" || k.ID < to) && !e.expired(clock.NowMs(m.clk)) {
+				out = append(out, storage.Entry{EntryKey: k, Value: bytes.Clone(e.value)})
 			}
 		}
-		slices.SortFunc(out, byTime)
+		slices.SortFunc(out, func(a, b storage.Entry) int { return strings.Compare(a.ID, b.ID) })
 		return out
 	})
-}
-
-// AnnotationsAt implements storage.Annotations.
-func (m *Model) AnnotationsAt(ctx context.Context, keys []storage.AnnotationKey) iter.Seq2[storage.Annotation, error] {
-	return modelSeq(ctx, m, func() []storage.Annotation {
-		var out []storage.Annotation
-		for _, k := range keys {
-			if a, ok := m.notes[modelNote{k.StartMs, k.ID}]; ok && !a.expired(clock.NowMs(m.clk)) {
-				a.Tags = slices.Clone(a.Tags)
-				out = append(out, a.Annotation)
-			}
-		}
-		return out
-	})
-}
-
-// byTime orders annotations as a store yields them.
-func byTime(a, b storage.Annotation) int {
-	return cmp.Or(cmp.Compare(a.StartMs, b.StartMs), cmp.Compare(a.ID, b.ID))
 }
