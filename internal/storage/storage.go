@@ -483,7 +483,7 @@ type Store interface {
 	Reader
 	Operations
 	Documents
-	Entries
+	Items
 
 	// Write stores a batch; see the package's rules 1 to 3.
 	Write(ctx context.Context, b *Batch) error

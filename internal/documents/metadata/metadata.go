@@ -21,7 +21,7 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// Kind is the kind of the entries that hold metadata.
+// Kind is the kind of the items that hold metadata.
 const Kind = "metric"
 
 const (
@@ -54,7 +54,7 @@ type Options struct {
 //  4. One client, by names that it makes up, leaves half of the room to others: the names that it was
 //     the first to report to this process are at most half of all.
 type Catalog struct {
-	store    storage.Entries
+	store    storage.Items
 	opts     Options
 	warnings *limits.Throttle
 
@@ -69,7 +69,7 @@ type Catalog struct {
 }
 
 // New makes an empty catalog. It does no I/O.
-func New(store storage.Entries, clk clock.Clock, opts Options) *Catalog {
+func New(store storage.Items, clk clock.Clock, opts Options) *Catalog {
 	if opts.MaxNames == 0 {
 		opts.MaxNames = 100_000
 	}
@@ -186,10 +186,10 @@ func (c *Catalog) listed(name string) []metric.Metadata {
 // Refresh reads what the store has: what other processes, or earlier ones, were told. Errors are the store's; what was
 // read before is taken in.
 func (c *Catalog) Refresh(ctx context.Context) error {
-	// Exclude Flush, or an entry read before the flush could overwrite what the flush has stored.
+	// Exclude Flush, or an item read before the flush could overwrite what the flush has stored.
 	c.flushing.Lock()
 	defer c.flushing.Unlock()
-	for e, err := range c.store.Entries(ctx, Kind, "", "") {
+	for e, err := range c.store.Items(ctx, Kind, "", "") {
 		var m metric.Metadata
 		if err == nil {
 			m, err = parse(e)
@@ -208,20 +208,20 @@ func (c *Catalog) Refresh(ctx context.Context) error {
 	return nil
 }
 
-// stored is the value of an entry, as JSON. Its id is the metric's name.
+// stored is the value of an item, as JSON. Its id is the metric's name.
 type stored struct {
 	Type string `json:"type"`
 	Help string `json:"help,omitempty"`
 	Unit string `json:"unit,omitempty"`
 }
 
-// entry returns how the metadata of a metric is stored.
-func entry(m metric.Metadata) (storage.Entry, error) {
+// item returns how the metadata of a metric is stored.
+func item(m metric.Metadata) (storage.Item, error) {
 	value, err := json.Marshal(stored{m.Type.String(), m.Help, m.Unit})
-	return storage.Entry{EntryKey: storage.EntryKey{Kind: Kind, ID: m.Name}, Value: value}, err
+	return storage.Item{ItemKey: storage.ItemKey{Kind: Kind, ID: m.Name}, Value: value}, err
 }
 
-func parse(e storage.Entry) (metric.Metadata, error) {
+func parse(e storage.Item) (metric.Metadata, error) {
 	var s stored
 	if err := json.Unmarshal(e.Value, &s); err != nil {
 		return metric.Metadata{}, fmt.Errorf("metric %q: %w: %w", e.ID, storage.ErrCorrupt, err)
@@ -254,14 +254,14 @@ func (c *Catalog) Flush(ctx context.Context) error {
 	if len(changed) == 0 {
 		return nil
 	}
-	es := make([]storage.Entry, len(changed))
+	es := make([]storage.Item, len(changed))
 	for i := range changed {
 		var err error
-		if es[i], err = entry(changed[i]); err != nil {
+		if es[i], err = item(changed[i]); err != nil {
 			return err
 		}
 	}
-	if err := c.store.PutEntries(ctx, es); err != nil {
+	if err := c.store.PutItems(ctx, es); err != nil {
 		return fmt.Errorf("store metadata of %d metrics: %w", len(changed), err)
 	}
 	c.mu.Lock()

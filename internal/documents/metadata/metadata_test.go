@@ -61,14 +61,14 @@ func TestWhatIsNotedIsListedAndStored(t *testing.T) {
 		c.Note(anybody, down)
 		require.NoError(t, c.Flush(t.Context()))
 	}
-	require.Zero(t, st.Count("PutEntries"))
+	require.Zero(t, st.Count("PutItems"))
 
 	// The latest metadata counts.
 	changed := up
 	changed.Help = "Is it still?"
 	other.Note(anybody, changed)
 	require.NoError(t, other.Flush(t.Context()))
-	require.Equal(t, []storage.Entry{{EntryKey: storage.EntryKey{Kind: Kind, ID: "up"}, Value: []byte(`{"type":"gauge","help":"Is it still?","unit":"ratio"}`)}}, st.Log()[0].Detail)
+	require.Equal(t, []storage.Item{{ItemKey: storage.ItemKey{Kind: Kind, ID: "up"}, Value: []byte(`{"type":"gauge","help":"Is it still?","unit":"ratio"}`)}}, st.Log()[0].Detail)
 	require.NoError(t, c.Refresh(t.Context()))
 	require.Equal(t, []metric.Metadata{changed}, c.List("up", 0))
 }
@@ -84,12 +84,12 @@ func TestStoreFails(t *testing.T) {
 	require.NoError(t, first.Flush(t.Context()))
 	require.NoError(t, c.Refresh(t.Context()))
 	c.Note(anybody, up)
-	st.Fail("PutEntries", blocks.Range{}, 1, storage.ErrUnavailable)
+	st.Fail("PutItems", blocks.Range{}, 1, storage.ErrUnavailable)
 	require.ErrorIs(t, c.Flush(t.Context()), storage.ErrUnavailable)
 	require.NoError(t, c.Refresh(t.Context()))
 	require.Equal(t, []metric.Metadata{up}, c.List("up", 0))
 
-	st.Fail("Entries", blocks.Range{}, 1, storage.ErrTimeout)
+	st.Fail("Items", blocks.Range{}, 1, storage.ErrTimeout)
 	require.ErrorIs(t, c.Refresh(t.Context()), storage.ErrTimeout)
 	require.NoError(t, c.Flush(t.Context()))
 	again := open(Options{})
@@ -107,7 +107,7 @@ func TestStoredAndRead(t *testing.T) {
 	require.NoError(t, c.Flush(t.Context()))
 	require.NoError(t, other.Refresh(t.Context()))
 	require.Equal(t, c.List("", 0), other.List("", 0))
-	require.NoError(t, st.PutEntries(t.Context(), []storage.Entry{{EntryKey: storage.EntryKey{Kind: Kind, ID: "zz"}, Value: []byte("{")}}))
+	require.NoError(t, st.PutItems(t.Context(), []storage.Item{{ItemKey: storage.ItemKey{Kind: Kind, ID: "zz"}, Value: []byte("{")}}))
 	err := other.Refresh(t.Context())
 	require.ErrorIs(t, err, storage.ErrCorrupt)
 	require.ErrorContains(t, err, `metric "zz"`)
@@ -120,7 +120,7 @@ func TestNotedWhileStoring(t *testing.T) {
 	newer := up
 	newer.Type = metric.TypeInfo
 	c.Note(anybody, up)
-	st.Add(storagetest.Rule{Op: "PutEntries", Times: 1, Before: func() error { c.Note(anybody, newer); return nil }})
+	st.Add(storagetest.Rule{Op: "PutItems", Times: 1, Before: func() error { c.Note(anybody, newer); return nil }})
 	require.NoError(t, c.Flush(t.Context()))
 	require.NoError(t, c.Refresh(t.Context()))
 	require.Equal(t, []metric.Metadata{newer}, c.List("", 0))
@@ -151,7 +151,7 @@ func TestBounds(t *testing.T) {
 		require.NoError(t, c.Flush(t.Context()))
 		c.Note(anybody, long)
 	}
-	require.Equal(t, 1, st.Count("PutEntries"), "what is cut the same is the same")
+	require.Equal(t, 1, st.Count("PutItems"), "what is cut the same is the same")
 	for i := range 5 {
 		c.Note(anybody, metric.Metadata{Name: "m" + strconv.Itoa(i)})
 	}

@@ -16,8 +16,8 @@ import (
 // while it is below the newest one, and among those to keep.
 
 // archiveKey returns where a version of a document is archived.
-func (s *Shelf) archiveKey(id string, version int64) storage.EntryKey {
-	return storage.EntryKey{Kind: s.Kind + ".old/" + id, ID: fmt.Sprintf("%019d", version)}
+func (s *Shelf) archiveKey(id string, version int64) storage.ItemKey {
+	return storage.ItemKey{Kind: s.Kind + ".old/" + id, ID: fmt.Sprintf("%019d", version)}
 }
 
 // archivedHead is the first line of an archived version, as JSON. The body follows.
@@ -37,7 +37,7 @@ func (s *Shelf) replace(ctx context.Context, now, next storage.Document) error {
 			return err
 		}
 		value := append(append(head, '\n'), now.Body...)
-		if err := s.Archive.PutEntries(ctx, []storage.Entry{{EntryKey: s.archiveKey(now.ID, now.Version), Value: value}}); err != nil {
+		if err := s.Archive.PutItems(ctx, []storage.Item{{ItemKey: s.archiveKey(now.ID, now.Version), Value: value}}); err != nil {
 			return err
 		}
 	}
@@ -51,7 +51,7 @@ func (s *Shelf) replace(ctx context.Context, now, next storage.Document) error {
 
 // prune removes the archived versions in [from, to).
 func (s *Shelf) prune(ctx context.Context, id string, from, to int64) error {
-	var keys []storage.EntryKey
+	var keys []storage.ItemKey
 	for doc, err := range s.archived(ctx, id, from, to) {
 		if err != nil {
 			return err
@@ -61,7 +61,7 @@ func (s *Shelf) prune(ctx context.Context, id string, from, to int64) error {
 	if len(keys) == 0 {
 		return nil
 	}
-	return s.Archive.DeleteEntries(ctx, keys)
+	return s.Archive.DeleteItems(ctx, keys)
 }
 
 // archived yields the archived versions in [from, to), oldest first.
@@ -72,7 +72,7 @@ func (s *Shelf) archived(ctx context.Context, id string, from, to int64) iter.Se
 			return
 		}
 		first, end := s.archiveKey(id, from), s.archiveKey(id, to)
-		for e, err := range s.Archive.Entries(ctx, first.Kind, first.ID, end.ID) {
+		for e, err := range s.Archive.Items(ctx, first.Kind, first.ID, end.ID) {
 			doc := storage.Document{DocumentHead: storage.DocumentHead{DocumentKey: s.Key(id)}}
 			if err == nil {
 				err = parseArchived(e, &doc)
@@ -84,7 +84,7 @@ func (s *Shelf) archived(ctx context.Context, id string, from, to int64) iter.Se
 	}
 }
 
-func parseArchived(e storage.Entry, doc *storage.Document) error {
+func parseArchived(e storage.Item, doc *storage.Document) error {
 	text, body, _ := bytes.Cut(e.Value, []byte("\n"))
 	var head archivedHead
 	version, err := strconv.ParseInt(e.ID, 10, 64)

@@ -29,14 +29,14 @@ type Documents = storage.Documents
 // Versions have all versions that are kept.
 type Versions interface {
 	storage.Documents
-	storage.Entries
+	storage.Items
 }
 
 // Options make a Shelf. All without a default are required.
 type Options struct {
 	Documents Documents
 	// Archive has the versions before the newest. It is not needed if Kept is 1.
-	Archive storage.Entries
+	Archive storage.Items
 	Clock   clock.Clock
 	// Kind is that of the documents, which is also what messages call one.
 	Kind string

@@ -342,33 +342,33 @@ func TestDamaged(t *testing.T) {
 	}
 	docs.err = nil
 	require.Equal(t, []string{"a 2 Title of 2", `a 1 Title of {"half`}, heads(t, s.Versions(t.Context(), "a")))
-	key := storage.EntryKey{Kind: "note.old/a", ID: fmt.Sprintf("%019d", 1)}
-	require.NoError(t, docs.PutEntries(t.Context(), []storage.Entry{{EntryKey: key, Value: []byte("by hand")}}))
+	key := storage.ItemKey{Kind: "note.old/a", ID: fmt.Sprintf("%019d", 1)}
+	require.NoError(t, docs.PutItems(t.Context(), []storage.Item{{ItemKey: key, Value: []byte("by hand")}}))
 	_, err = s.Get(t.Context(), "a", 1)
 	require.ErrorIs(t, err, storage.ErrCorrupt)
 	require.ErrorContains(t, err, `note "a", version 0000000000000000001`)
 }
 
-// full is a store that takes no entries, or deletes none.
+// full is a store that takes no items, or deletes none.
 type full struct {
 	*storagetest.Model
 	put, drop error
 }
 
-// PutEntries implements storage.Entries.
-func (f *full) PutEntries(ctx context.Context, es []storage.Entry) error {
+// PutItems implements storage.Items.
+func (f *full) PutItems(ctx context.Context, es []storage.Item) error {
 	if f.put != nil {
 		return f.put
 	}
-	return f.Model.PutEntries(ctx, es)
+	return f.Model.PutItems(ctx, es)
 }
 
-// DeleteEntries implements storage.Entries.
-func (f *full) DeleteEntries(ctx context.Context, keys []storage.EntryKey) error {
+// DeleteItems implements storage.Items.
+func (f *full) DeleteItems(ctx context.Context, keys []storage.ItemKey) error {
 	if f.drop != nil {
 		return f.drop
 	}
-	return f.Model.DeleteEntries(ctx, keys)
+	return f.Model.DeleteItems(ctx, keys)
 }
 
 // TestArchive: nothing takes the place of a version that is not archived. What cannot be removed from the archive is not
@@ -382,7 +382,7 @@ func TestArchive(t *testing.T) {
 	archived := func(want int) {
 		t.Helper()
 		n := 0
-		for _, err := range store.Entries(t.Context(), "note.old/a", "", "") {
+		for _, err := range store.Items(t.Context(), "note.old/a", "", "") {
 			require.NoError(t, err)
 			n++
 		}

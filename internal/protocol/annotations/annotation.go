@@ -83,7 +83,7 @@ func (a *Annotation) fault() error {
 	return nil
 }
 
-// An annotation is an entry of the kind of the month of its start, or of longKind if it is longer than a day. monthsKind
+// An annotation is an item of the kind of the month of its start, or of longKind if it is longer than a day. monthsKind
 // lists the months that have any. So a read of a time looks into the months from the day before it on, and at all that are
 // longer than a day.
 const (
@@ -105,13 +105,13 @@ func startID(ms int64) string { return fmt.Sprintf("%017d ", ms+farthestMs) }
 func (p Position) id() string { return startID(p.StartMs) + p.ID }
 
 // near and long return where an annotation at the position is kept, if it is at most a day long, and if it is longer.
-func (p Position) near() storage.EntryKey {
-	return storage.EntryKey{Kind: kindOfMonth(monthOf(p.StartMs)), ID: p.id()}
+func (p Position) near() storage.ItemKey {
+	return storage.ItemKey{Kind: kindOfMonth(monthOf(p.StartMs)), ID: p.id()}
 }
 
-func (p Position) long() storage.EntryKey { return storage.EntryKey{Kind: longKind, ID: p.id()} }
+func (p Position) long() storage.ItemKey { return storage.ItemKey{Kind: longKind, ID: p.id()} }
 
-// content is the value of an entry, as JSON: what is not in its id.
+// content is the value of an item, as JSON: what is not in its id.
 type content struct {
 	EndMs     int64    `json:"end"`
 	Text      string   `json:"text,omitempty"`
@@ -121,18 +121,18 @@ type content struct {
 	UpdatedMs int64    `json:"updated"`
 }
 
-// entry returns where the annotation is kept, and the place where it is if it has another length.
-func (a *Annotation) entry(ttl time.Duration) (e storage.Entry, other storage.EntryKey, err error) {
-	e.EntryKey, other = a.position().near(), a.position().long()
+// item returns where the annotation is kept, and the place where it is if it has another length.
+func (a *Annotation) item(ttl time.Duration) (e storage.Item, other storage.ItemKey, err error) {
+	e.ItemKey, other = a.position().near(), a.position().long()
 	if a.EndMs-a.StartMs > dayMs {
-		e.EntryKey, other = other, e.EntryKey
+		e.ItemKey, other = other, e.ItemKey
 	}
 	e.TTL = ttl
 	e.Value, err = json.Marshal(content{a.EndMs, a.Text, a.Tags, a.Selector, a.Author, a.UpdatedMs})
 	return e, other, err
 }
 
-func parse(e storage.Entry) (Annotation, error) {
+func parse(e storage.Item) (Annotation, error) {
 	start, id, _ := strings.Cut(e.ID, " ")
 	ms, err := strconv.ParseInt(start, 10, 64)
 	var c content

@@ -372,7 +372,7 @@ func TestSelectorsAreAdmitted(t *testing.T) {
 // refusing is a store that is away.
 type refusing struct{ annotations.Store }
 
-func (refusing) PutEntries(context.Context, []storage.Entry) error {
+func (refusing) PutItems(context.Context, []storage.Item) error {
 	return storage.ErrUnavailable
 }
 

@@ -28,7 +28,7 @@ const (
 
 // Store is what annotations are kept in. Confirms says whether the clock may be acted on; see storage.Store.
 type Store interface {
-	storage.Entries
+	storage.Items
 	Confirms(ctx context.Context, now clock.Reading) error
 }
 
@@ -146,10 +146,10 @@ func (b *Book) Put(ctx context.Context, drafts []Draft) error {
 			left[Position{d.WasMs, d.ID}] = true
 		}
 	}
-	puts, others := []storage.Entry(nil), []storage.EntryKey(nil)
+	puts, others := []storage.Item(nil), []storage.ItemKey(nil)
 	months := make(map[string]bool)
 	for _, a := range last {
-		e, other, err := a.entry(b.keep)
+		e, other, err := a.item(b.keep)
 		if err != nil {
 			return err
 		}
@@ -157,17 +157,17 @@ func (b *Book) Put(ctx context.Context, drafts []Draft) error {
 		months[monthOf(a.StartMs)] = true
 	}
 	for month := range months { // for ever: others in the month may be kept for longer
-		puts = append(puts, storage.Entry{EntryKey: storage.EntryKey{Kind: monthsKind, ID: month}})
+		puts = append(puts, storage.Item{ItemKey: storage.ItemKey{Kind: monthsKind, ID: month}})
 	}
 	return b.change(ctx, func() error {
 		found, err := b.lookUp(ctx, others)
 		if err != nil {
 			return err
 		}
-		if err := b.store.PutEntries(ctx, puts); err != nil {
+		if err := b.store.PutItems(ctx, puts); err != nil {
 			return err
 		}
-		var gone []storage.EntryKey // afterwards: better twice than not at all
+		var gone []storage.ItemKey // afterwards: better twice than not at all
 		for i, other := range others {
 			if found[i].is {
 				gone = append(gone, other)
@@ -179,21 +179,21 @@ func (b *Book) Put(ctx context.Context, drafts []Draft) error {
 		if len(gone) == 0 {
 			return nil
 		}
-		return b.store.DeleteEntries(ctx, gone)
+		return b.store.DeleteItems(ctx, gone)
 	})
 }
 
 // Delete deletes the annotation with an id that starts at startMs. It returns whether there was one.
 func (b *Book) Delete(ctx context.Context, id string, startMs int64) (was bool, err error) {
 	p := Position{startMs, id}
-	keys := []storage.EntryKey{p.near(), p.long()}
+	keys := []storage.ItemKey{p.near(), p.long()}
 	err = b.change(ctx, func() error {
 		found, err := b.lookUp(ctx, keys)
 		if err != nil || !found[0].is && !found[1].is {
 			return err
 		}
 		was = true
-		return b.store.DeleteEntries(ctx, keys)
+		return b.store.DeleteItems(ctx, keys)
 	})
 	return was, err
 }
@@ -201,7 +201,7 @@ func (b *Book) Delete(ctx context.Context, id string, startMs int64) (was bool, 
 // Replaced yields what drafts that are complete would replace, in their order. It leaves out what cannot be read.
 func (b *Book) Replaced(ctx context.Context, drafts []Draft) iter.Seq2[Annotation, error] {
 	return func(yield func(Annotation, error) bool) {
-		keys := make([]storage.EntryKey, 0, 2*len(drafts))
+		keys := make([]storage.ItemKey, 0, 2*len(drafts))
 		for i := range drafts {
 			p := drafts[i].position()
 			keys = append(keys, p.near(), p.long())
@@ -238,7 +238,7 @@ func (f lookedUp) newer(o lookedUp) *Annotation {
 const lookUpAtOnce = 32
 
 // lookUp returns what is under each key.
-func (b *Book) lookUp(ctx context.Context, keys []storage.EntryKey) ([]lookedUp, error) {
+func (b *Book) lookUp(ctx context.Context, keys []storage.ItemKey) ([]lookedUp, error) {
 	found := make([]lookedUp, len(keys))
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(lookUpAtOnce)
@@ -247,7 +247,7 @@ func (b *Book) lookUp(ctx context.Context, keys []storage.EntryKey) ([]lookedUp,
 			continue
 		}
 		g.Go(func() error {
-			for e, err := range b.store.Entries(ctx, k.Kind, k.ID, k.ID+"\x00") {
+			for e, err := range b.store.Items(ctx, k.Kind, k.ID, k.ID+"\x00") {
 				if err == nil {
 					var a Annotation
 					if a, err = parse(e); err == nil {
@@ -300,7 +300,7 @@ func (b *Book) overlapping(ctx context.Context, fromMs, toMs int64) iter.Seq2[An
 // near yields the annotations that are at most a day long and start in [fromMs, toMs].
 func (b *Book) near(ctx context.Context, fromMs, toMs int64) iter.Seq2[Annotation, error] {
 	return func(yield func(Annotation, error) bool) {
-		for month, err := range b.store.Entries(ctx, monthsKind, monthOf(fromMs), monthOf(toMs)+"\x00") {
+		for month, err := range b.store.Items(ctx, monthsKind, monthOf(fromMs), monthOf(toMs)+"\x00") {
 			if err != nil {
 				yield(Annotation{}, err)
 				return
@@ -317,7 +317,7 @@ func (b *Book) near(ctx context.Context, fromMs, toMs int64) iter.Seq2[Annotatio
 // kind yields the annotations of a kind with ids in [from, to).
 func (b *Book) kind(ctx context.Context, kind, from, to string) iter.Seq2[Annotation, error] {
 	return func(yield func(Annotation, error) bool) {
-		for e, err := range b.store.Entries(ctx, kind, from, to) {
+		for e, err := range b.store.Items(ctx, kind, from, to) {
 			var a Annotation
 			if err == nil {
 				a, err = parse(e)

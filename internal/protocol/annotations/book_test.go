@@ -145,13 +145,13 @@ func TestReplaced(t *testing.T) {
 	// What is in both places, since a put was broken off, is shown as it was updated last, and is all deleted.
 	later := old
 	later.UpdatedMs++
-	store.Fail("DeleteEntries", blocks.Range{}, 1, storage.ErrTimeout)
+	store.Fail("DeleteItems", blocks.Range{}, 1, storage.ErrTimeout)
 	require.ErrorIs(t, b.Put(t.Context(), drafts(later)), storage.ErrTimeout)
 	has(t, b, hour(0), hour(0), later, sameStart)
 	require.Equal(t, []Annotation{later}, collect(t, b.Replaced(t.Context(), drafts(a))))
 	put(t, b, later)
 	has(t, b, everFrom, everTo, later, sameStart, sameID)
-	store.Fail("DeleteEntries", blocks.Range{}, 1, storage.ErrTimeout)
+	store.Fail("DeleteItems", blocks.Range{}, 1, storage.ErrTimeout)
 	require.Error(t, b.Put(t.Context(), drafts(a)))
 	remove(t, b, "a", hour(0), true)
 	has(t, b, everFrom, everTo, sameStart, sameID)
@@ -354,7 +354,7 @@ func TestUnreadable(t *testing.T) {
 		}
 		spoil := func() {
 			put(t, b, a)
-			require.NoError(t, store.PutEntries(t.Context(), []storage.Entry{{EntryKey: key, Value: []byte("{")}}))
+			require.NoError(t, store.PutItems(t.Context(), []storage.Item{{ItemKey: key, Value: []byte("{")}}))
 		}
 		spoil()
 		var err error

@@ -114,11 +114,11 @@ func (s Span) With(more Span) Span {
 	return Span{min(s.FromMs, more.FromMs), max(s.ToMs, more.ToMs)}
 }
 
-// Read returns the progress. ok is false if none was kept. Damaged progress counts as none: what is packed is found to be.
+// Read returns the progress. ok is false if none was kept. What is no progress counts as none: what is packed is found to be.
 func Read(ctx context.Context, docs Documents) (p Progress, ok bool, err error) {
 	doc, err := docs.Document(ctx, key)
 	switch {
-	case errors.Is(err, storage.ErrNoDocument), errors.Is(err, storage.ErrCorrupt):
+	case errors.Is(err, storage.ErrNoDocument):
 		return p, false, nil
 	case err != nil:
 		return p, false, fmt.Errorf("read the progress of packing: %w", err)

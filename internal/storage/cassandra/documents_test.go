@@ -138,47 +138,47 @@ func (u *unclear) page(_ context.Context, st statement, _ int, _ []byte, dest an
 
 func (u *unclear) cas(context.Context, ...statement) (bool, error) { return false, u.err }
 
-// Entries have the TTL that they were put with, and the last one of a key is written alone.
-func TestEntryTimeToLive(t *testing.T) {
+// Items have the TTL that they were put with, and the last one of a key is written alone.
+func TestItemTimeToLive(t *testing.T) {
 	r := &recordedReads{}
 	s := storeOver(t, r)
 	for keep, want := range map[time.Duration]int{0: 0, time.Hour: 3600, 1500 * time.Millisecond: 2} {
 		r.written = nil
-		e := storage.Entry{EntryKey: storage.EntryKey{Kind: "kind", ID: "id"}, TTL: keep}
-		require.NoError(t, s.PutEntries(t.Context(), []storage.Entry{{EntryKey: e.EntryKey, Value: []byte("before"), TTL: 9 * time.Hour}, e}))
+		e := storage.Item{ItemKey: storage.ItemKey{Kind: "kind", ID: "id"}, TTL: keep}
+		require.NoError(t, s.PutItems(t.Context(), []storage.Item{{ItemKey: e.ItemKey, Value: []byte("before"), TTL: 9 * time.Hour}, e}))
 		require.Len(t, r.written, 1)
 		require.Equal(t, []any{"kind", "id", []byte{}, want}, r.written[0].args)
 	}
 }
 
-// However a put or a delete of entries fails: what was there is there, or what comes, and a repeat leads to the end.
-func TestFaultsOfEntries(t *testing.T) {
+// However a put or a delete of items fails: what was there is there, or what comes, and a repeat leads to the end.
+func TestFaultsOfItems(t *testing.T) {
 	p := start(t, place(t))
 	sweep(t, func(t *testing.T, n, k int, kind fault) bool {
-		var keys []storage.EntryKey
-		entries := func(value string) (es []storage.Entry) {
+		var keys []storage.ItemKey
+		items := func(value string) (es []storage.Item) {
 			for i := range 4 {
-				key := storage.EntryKey{Kind: fmt.Sprint("kind ", n, "-", i%2), ID: fmt.Sprint(i)}
-				es, keys = append(es, storage.Entry{EntryKey: key, Value: []byte(value)}), append(keys, key)
+				key := storage.ItemKey{Kind: fmt.Sprint("kind ", n, "-", i%2), ID: fmt.Sprint(i)}
+				es, keys = append(es, storage.Item{ItemKey: key, Value: []byte(value)}), append(keys, key)
 			}
 			return es
 		}
 		read := func() (values []string) {
 			for i := range 2 {
-				for _, e := range gather(t, p.Entries(t.Context(), fmt.Sprint("kind ", n, "-", i), "", "")) {
+				for _, e := range gather(t, p.Items(t.Context(), fmt.Sprint("kind ", n, "-", i), "", "")) {
 					values = append(values, string(e.Value))
 				}
 			}
 			return values
 		}
-		require.NoError(t, p.PutEntries(t.Context(), entries("before")))
-		put := func(ctx context.Context) error { return p.PutEntries(ctx, entries("after")) }
+		require.NoError(t, p.PutItems(t.Context(), items("before")))
+		put := func(ctx context.Context) error { return p.PutItems(ctx, items("after")) }
 		reached := p.interrupted(t, k, kind, put)
 		require.Len(t, read(), 4)
 		require.NoError(t, put(t.Context()))
 		p.flaky.deliver(t)
 		require.Equal(t, []string{"after", "after", "after", "after"}, read())
-		drop := func(ctx context.Context) error { return p.DeleteEntries(ctx, keys) }
+		drop := func(ctx context.Context) error { return p.DeleteItems(ctx, keys) }
 		also := p.interrupted(t, k, kind, drop)
 		require.NoError(t, drop(t.Context()))
 		p.flaky.deliver(t)
@@ -196,7 +196,7 @@ func (r *recordedReads) page(context.Context, statement, int, []byte, any) ([]by
 
 func (r *recordedReads) cas(context.Context, ...statement) (bool, error) { return true, nil }
 
-// TestUpgrade applies the schema to a keyspace of each earlier version, with an entry in it. What was there stays, and the
+// TestUpgrade applies the schema to a keyspace of each earlier version, with an item in it. What was there stays, and the
 // keyspace then takes what the newer version has.
 func TestUpgrade(t *testing.T) {
 	migrations, err := schema.Migrations()
@@ -218,7 +218,7 @@ func TestUpgrade(t *testing.T) {
 			require.NoError(t, err)
 			defer a.session.close()
 			require.NoError(t, a.apply(t.Context()))
-			require.NoError(t, a.session.exec(t.Context(), 1, stmt(cqlWriteEntry, "metric", "cpu", []byte("{}"), 0)))
+			require.NoError(t, a.session.exec(t.Context(), 1, stmt(cqlWriteItem, "metric", "cpu", []byte("{}"), 0)))
 			text, err := readSetting(t.Context(), a.session, settingVersion)
 			require.NoError(t, err)
 			require.Equal(t, strconv.Itoa(version), text)
@@ -230,7 +230,7 @@ func TestUpgrade(t *testing.T) {
 				require.NoError(t, ApplySchema(t.Context(), o, "", func(int, int, string) {}))
 			}
 			p := start(t, o)
-			require.Len(t, gather(t, p.Entries(t.Context(), "metric", "", "")), 1)
+			require.Len(t, gather(t, p.Items(t.Context(), "metric", "", "")), 1)
 			require.NoError(t, p.PutDocument(t.Context(), faultDocument(1, 1, "x")))
 			require.Len(t, gather(t, p.Documents(t.Context(), "kind")), 1)
 			require.NoError(t, p.BeginSlice(t.Context(), storage.SliceKey{StartMs: dayMs}))

@@ -91,11 +91,11 @@ func TestNoTimestampByAClockThatWasSet(t *testing.T) {
 			return s.DeleteMarks(ctx, 0, storage.IndexPartition{SliceKey: slice}, []storage.Mark{{}})
 		},
 		"a series": func(ctx context.Context, s *Store) error { return s.list(ctx, map[string][]*claim{"host": {{}}}) },
-		"entries": func(ctx context.Context, s *Store) error {
-			return s.PutEntries(ctx, []storage.Entry{{EntryKey: storage.EntryKey{Kind: "kind", ID: "a"}}})
+		"items": func(ctx context.Context, s *Store) error {
+			return s.PutItems(ctx, []storage.Item{{ItemKey: storage.ItemKey{Kind: "kind", ID: "a"}}})
 		},
-		"entries deleted": func(ctx context.Context, s *Store) error {
-			return s.DeleteEntries(ctx, []storage.EntryKey{{Kind: "kind", ID: "a"}})
+		"items deleted": func(ctx context.Context, s *Store) error {
+			return s.DeleteItems(ctx, []storage.ItemKey{{Kind: "kind", ID: "a"}})
 		},
 		"a state": func(ctx context.Context, s *Store) error { return s.CompleteSlice(ctx, slice) },
 	}

@@ -71,7 +71,7 @@ func TestClockRefused(t *testing.T) {
 					require.ErrorIs(t, st.Heartbeat(t.Context(), storage.Worker{ID: "w"}, time.Minute), storage.ErrSettings)
 					for _, err := range []error{
 						st.Confirms(t.Context(), clock.Read(clk)),
-						st.PutEntries(t.Context(), []storage.Entry{keptEntry("a", "", day)}),
+						st.PutItems(t.Context(), []storage.Item{keptItem("a", "", day)}),
 					} {
 						require.ErrorIs(t, err, storage.ErrUnavailable)
 						require.ErrorContains(t, err, "--accept-clock")

@@ -12,11 +12,11 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// kindPrefix begins the keys of documents and of entries of a kind. A 0 byte ends the kind, which has none, so that ids
+// kindPrefix begins the keys of documents and of items of a kind. A 0 byte ends the kind, which has none, so that ids
 // order as text.
 func kindPrefix(table byte, kind string) []byte { return append(append([]byte{table}, kind...), 0) }
 
-// documents, entries: kind, id.
+// documents, items: kind, id.
 func kindKey(table byte, kind, id string) []byte { return append(kindPrefix(table, kind), id...) }
 
 func documentKey(k storage.DocumentKey) []byte { return kindKey(tableDocuments, k.Kind, k.ID) }

@@ -15,7 +15,7 @@ import (
 	"github.com/quern/quern/internal/storage/storagetest"
 )
 
-// putDocuments puts two documents, one of which is deleted, and three entries, one of which expires.
+// putDocuments puts two documents, one of which is deleted, and three items, one of which expires.
 func putDocuments(t *testing.T, st *Store, nowMs int64) {
 	t.Helper()
 	for _, d := range []storage.Document{keptDocument(1, 1), keptDocument(1, 2), keptDocument(2, 1), keptDocument(2, 2)} {
@@ -25,8 +25,8 @@ func putDocuments(t *testing.T, st *Store, nowMs int64) {
 		}
 		require.NoError(t, st.PutDocument(t.Context(), d))
 	}
-	require.NoError(t, st.PutEntries(t.Context(), []storage.Entry{
-		keptEntry("cpu", `{"type":"gauge"}`, 0), keptEntry("empty", "", 0), keptEntry("expires", "soon", 100*365*24*time.Hour),
+	require.NoError(t, st.PutItems(t.Context(), []storage.Item{
+		keptItem("cpu", `{"type":"gauge"}`, 0), keptItem("empty", "", 0), keptItem("expires", "soon", 100*365*24*time.Hour),
 	}))
 }
 
@@ -42,13 +42,13 @@ func keptDocument(n int, version int64) storage.Document {
 	return d
 }
 
-func keptEntry(id, value string, ttl time.Duration) storage.Entry {
-	return storage.Entry{EntryKey: storage.EntryKey{Kind: "kind", ID: id}, Value: []byte(value), TTL: ttl}
+func keptItem(id, value string, ttl time.Duration) storage.Item {
+	return storage.Item{ItemKey: storage.ItemKey{Kind: "kind", ID: id}, Value: []byte(value), TTL: ttl}
 }
 
-// entryIDs returns the ids of the entries of keptEntry that can be read, and the error of the read.
-func entryIDs(t *testing.T, st *Store) (ids []string, err error) {
-	for e, err := range st.Entries(t.Context(), "kind", "", "") {
+// itemIDs returns the ids of the items of keptItem that can be read, and the error of the read.
+func itemIDs(t *testing.T, st *Store) (ids []string, err error) {
+	for e, err := range st.Items(t.Context(), "kind", "", "") {
 		if err != nil {
 			return ids, err
 		}
@@ -57,7 +57,7 @@ func entryIDs(t *testing.T, st *Store) (ids []string, err error) {
 	return ids, nil
 }
 
-// TestPowerLossOfDocuments: what was acknowledged of documents and entries is there after a power loss.
+// TestPowerLossOfDocuments: what was acknowledged of documents and items is there after a power loss.
 func TestPowerLossOfDocuments(t *testing.T) {
 	noLeaks(t)
 	ctx, fs := t.Context(), vfs.NewCrashableMem()
@@ -69,8 +69,8 @@ func TestPowerLossOfDocuments(t *testing.T) {
 		func() error { return st.PutDocument(ctx, keptDocument(0, 2)) },
 		func() error { return st.PutDocument(ctx, deletion) },
 		func() error { return st.ForgetDocument(ctx, deletion.DocumentKey, 3) },
-		func() error { return st.PutEntries(ctx, []storage.Entry{keptEntry("a", "a", time.Hour)}) },
-		func() error { return st.DeleteEntries(ctx, []storage.EntryKey{keptEntry("a", "", 0).EntryKey}) },
+		func() error { return st.PutItems(ctx, []storage.Item{keptItem("a", "a", time.Hour)}) },
+		func() error { return st.DeleteItems(ctx, []storage.ItemKey{keptItem("a", "", 0).ItemKey}) },
 	}) {
 		require.NoError(t, do())
 		rows := everything(t, st)
@@ -83,9 +83,9 @@ func TestPowerLossOfDocuments(t *testing.T) {
 	require.NoError(t, st.Close())
 }
 
-// A document or an entry whose stored bytes are not what this program writes costs itself, and is named. An entry can be
+// A document or an item whose stored bytes are not what this program writes costs itself, and is named. An item can be
 // replaced. Of a document nobody knows the version.
-func TestForeignDocumentsAndEntries(t *testing.T) {
+func TestForeignDocumentsAndItems(t *testing.T) {
 	noLeaks(t)
 	var lost []string
 	opts := Options{Settings: storagetest.TestSettings(), FS: vfs.NewMem(), Clock: newClock(), Logger: quiet(), OnLost: func(what string) { lost = append(lost, what) }}
@@ -94,7 +94,7 @@ func TestForeignDocumentsAndEntries(t *testing.T) {
 	ctx := t.Context()
 	for n := range 3 {
 		require.NoError(t, st.PutDocument(ctx, keptDocument(n, 1)))
-		require.NoError(t, st.PutEntries(ctx, []storage.Entry{keptEntry(fmt.Sprint(n), "x", time.Hour)}))
+		require.NoError(t, st.PutItems(ctx, []storage.Item{keptItem(fmt.Sprint(n), "x", time.Hour)}))
 	}
 	set := func(k, v []byte) { require.NoError(t, st.db.Set(k, v, nil)) }
 	good := appendDocument(nil, &storage.Document{DocumentHead: storage.DocumentHead{Version: 1, Title: "t"}})
@@ -114,23 +114,23 @@ func TestForeignDocumentsAndEntries(t *testing.T) {
 			require.ErrorContains(t, err, `document kind "1"`)
 		}
 	}
-	row := entryKey(keptEntry("1", "", 0).EntryKey)
-	for _, bad := range [][]byte{{}, {entryVersion, 0}, append([]byte{77}, make([]byte, 20)...)} {
+	row := itemKey(keptItem("1", "", 0).ItemKey)
+	for _, bad := range [][]byte{{}, {itemVersion, 0}, append([]byte{77}, make([]byte, 20)...)} {
 		set(row, bad)
-		ids, err := entryIDs(t, st)
+		ids, err := itemIDs(t, st)
 		require.Equal(t, []string{"0"}, ids)
 		require.ErrorIs(t, err, storage.ErrCorrupt)
-		require.ErrorContains(t, err, `entry "1" of the kind "kind"`)
+		require.ErrorContains(t, err, `item "1" of the kind "kind"`)
 		require.NoError(t, st.Expire(ctx))
 	}
-	require.NoError(t, st.PutEntries(ctx, []storage.Entry{keptEntry("1", "x", 0)}))
-	ids, err := entryIDs(t, st)
+	require.NoError(t, st.PutItems(ctx, []storage.Item{keptItem("1", "x", 0)}))
+	ids, err := itemIDs(t, st)
 	require.NoError(t, err)
 	require.Equal(t, []string{"0", "1", "2"}, ids)
 }
 
 // Damaged blocks of the two tables cost what lies in them, and the errors name it. Documents in them are not listed;
-// entries are not passed over.
+// items are not passed over.
 func TestDamagedBlocksOfDocuments(t *testing.T) {
 	const count = 100
 	name := func(n int) string { return fmt.Sprintf("%04d", n) }
@@ -144,14 +144,14 @@ func TestDamagedBlocksOfDocuments(t *testing.T) {
 		d.Bytes = len(d.Body)
 		return d
 	}
-	for table, key := range map[string][]byte{"documents": documentKey(doc(count / 2).DocumentKey), "entries": entryKey(keptEntry(name(count/2), "", 0).EntryKey)} {
+	for table, key := range map[string][]byte{"documents": documentKey(doc(count / 2).DocumentKey), "items": itemKey(keptItem(name(count/2), "", 0).ItemKey)} {
 		t.Run(table, func(t *testing.T) {
 			noLeaks(t)
 			fs := vfs.NewMem()
 			st := mustOpen(t, "/data", damagedOptions(fs))
 			for n := range count {
 				require.NoError(t, st.PutDocument(t.Context(), doc(n)))
-				require.NoError(t, st.PutEntries(t.Context(), []storage.Entry{keptEntry(name(n), string(doc(n).Body), time.Minute)}))
+				require.NoError(t, st.PutItems(t.Context(), []storage.Item{keptItem(name(n), string(doc(n).Body), time.Minute)}))
 				require.NoError(t, st.Write(t.Context(), crashBatch(n))) // raw chunks lie between the two tables
 			}
 			for n := range int64(1000) { // so that the settings lie in another block
@@ -167,14 +167,14 @@ func TestDamagedBlocksOfDocuments(t *testing.T) {
 				require.NoError(t, err)
 				listed[h.ID] = true
 			}
-			ids, err := entryIDs(t, st)
-			if table == "entries" {
+			ids, err := itemIDs(t, st)
+			if table == "items" {
 				require.Len(t, listed, count)
 				require.Less(t, len(ids), count)
 				require.ErrorIs(t, err, storage.ErrCorrupt)
 				require.ErrorContains(t, err, tableSuffix+" is damaged")
 				require.NoError(t, st.Expire(t.Context()))
-				require.NoError(t, st.PutEntries(t.Context(), []storage.Entry{keptEntry(name(count/2), "x", 0)}))
+				require.NoError(t, st.PutItems(t.Context(), []storage.Item{keptItem(name(count/2), "x", 0)}))
 			} else {
 				require.NoError(t, err)
 				require.Len(t, ids, count)
@@ -201,8 +201,8 @@ func TestDamagedBlocksOfDocuments(t *testing.T) {
 	}
 }
 
-// Entries do not expire by a clock that has jumped ahead. Only what expires needs the clock.
-func TestEntriesOfAWrongClock(t *testing.T) {
+// Items do not expire by a clock that has jumped ahead. Only what expires needs the clock.
+func TestItemsOfAWrongClock(t *testing.T) {
 	noLeaks(t)
 	const day = 24 * time.Hour
 	clk, fs := newClock(), vfs.NewMem()
@@ -213,13 +213,13 @@ func TestEntriesOfAWrongClock(t *testing.T) {
 	check := func(want ...string) {
 		t.Helper()
 		for range 2 {
-			ids, err := entryIDs(t, st)
+			ids, err := itemIDs(t, st)
 			require.NoError(t, err)
 			require.Equal(t, want, ids)
 			require.NoError(t, st.Expire(t.Context()))
 		}
 	}
-	require.NoError(t, st.PutEntries(t.Context(), []storage.Entry{keptEntry("a", "", 2*day)}))
+	require.NoError(t, st.PutItems(t.Context(), []storage.Item{keptItem("a", "", 2*day)}))
 	require.NoError(t, st.ClockRefused())
 	for _, restart := range []bool{false, true} {
 		clk.Jump(9 * day)
@@ -228,9 +228,9 @@ func TestEntriesOfAWrongClock(t *testing.T) {
 			st = open()
 		}
 		require.Error(t, st.ClockRefused())
-		require.NoError(t, st.PutEntries(t.Context(), []storage.Entry{keptEntry("b", "", 0)}))
+		require.NoError(t, st.PutItems(t.Context(), []storage.Item{keptItem("b", "", 0)}))
 		check("a", "b")
-		require.NoError(t, st.DeleteEntries(t.Context(), []storage.EntryKey{keptEntry("b", "", 0).EntryKey}))
+		require.NoError(t, st.DeleteItems(t.Context(), []storage.ItemKey{keptItem("b", "", 0).ItemKey}))
 		clk.Jump(-9 * day)
 		check("a")
 	}
@@ -241,8 +241,8 @@ func TestEntriesOfAWrongClock(t *testing.T) {
 	require.NoError(t, st.Close())
 }
 
-// Of an entry that is put again, deleted or expired no row is left.
-func TestEntriesLeaveNothing(t *testing.T) {
+// Of an item that is put again, deleted or expired no row is left.
+func TestItemsLeaveNothing(t *testing.T) {
 	noLeaks(t)
 	clk := newClock()
 	st := mustOpen(t, "/data", Options{Settings: storagetest.TestSettings(), Clock: clk, FS: vfs.NewMem()})
@@ -252,25 +252,25 @@ func TestEntriesLeaveNothing(t *testing.T) {
 		return len(p.rows)
 	}
 	put := func(ttl time.Duration) {
-		require.NoError(t, st.PutEntries(t.Context(), []storage.Entry{keptEntry("a", "", ttl), keptEntry("b", "", ttl)}))
+		require.NoError(t, st.PutItems(t.Context(), []storage.Item{keptItem("a", "", ttl), keptItem("b", "", ttl)}))
 	}
 	for range 3 {
 		put(time.Minute)
 		clk.Set(clk.Now().Add(time.Second))
 	}
-	require.Equal(t, []int{2, 2}, []int{rows(tableEntries), rows(tableExpiry)})
-	require.NoError(t, st.DeleteEntries(t.Context(), []storage.EntryKey{keptEntry("b", "", 0).EntryKey}))
-	require.Equal(t, []int{1, 1}, []int{rows(tableEntries), rows(tableExpiry)})
+	require.Equal(t, []int{2, 2}, []int{rows(tableItems), rows(tableExpiry)})
+	require.NoError(t, st.DeleteItems(t.Context(), []storage.ItemKey{keptItem("b", "", 0).ItemKey}))
+	require.Equal(t, []int{1, 1}, []int{rows(tableItems), rows(tableExpiry)})
 	put(0)
-	require.Equal(t, []int{2, 0}, []int{rows(tableEntries), rows(tableExpiry)})
+	require.Equal(t, []int{2, 0}, []int{rows(tableItems), rows(tableExpiry)})
 	put(time.Minute)
 	// One that was put again since Expire has found it stays.
-	require.NoError(t, st.db.Set(expiryKey(1, entryKey(keptEntry("a", "", 0).EntryKey)), nil, nil))
+	require.NoError(t, st.db.Set(expiryKey(1, itemKey(keptItem("a", "", 0).ItemKey)), nil, nil))
 	require.NoError(t, st.Expire(t.Context()))
-	require.Equal(t, []int{2, 2}, []int{rows(tableEntries), rows(tableExpiry)})
+	require.Equal(t, []int{2, 2}, []int{rows(tableItems), rows(tableExpiry)})
 	clk.Set(clk.Now().Add(time.Minute))
 	require.NoError(t, st.Expire(t.Context()))
-	require.Equal(t, []int{0, 0}, []int{rows(tableEntries), rows(tableExpiry)})
+	require.Equal(t, []int{0, 0}, []int{rows(tableItems), rows(tableExpiry)})
 	require.NoError(t, st.Close())
 }
 

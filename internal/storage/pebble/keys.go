@@ -14,9 +14,9 @@ import (
 const (
 	tableCache     = 'c'
 	tableDocuments = 'o'
-	tableEntries   = 't'
+	tableItems     = 't'
 	tableErrors    = 'e'
-	tableExpiry    = 'x' // of entries
+	tableExpiry    = 'x' // of items
 	tableIndex     = 'i'
 	tableMeta      = 'm'
 	tableRaw       = 'r'

@@ -191,7 +191,7 @@ func (s *Store) Leases(ctx context.Context) ([]storage.Lease, error) {
 // Expire implements storage.Store. It removes raw data by whole days and roll-ups by whole periods,
 // each when its last row is older than the retention. Each table takes one range tombstone; the
 // same batch stores what WholeFrom returns from then on. Expire also removes runs and completed
-// slices older than keepHistory, and entries that have expired. It goes by the reading that the clock's gate has let pass. While the gate
+// slices older than keepHistory, and items that have expired. It goes by the reading that the clock's gate has let pass. While the gate
 // refuses the clock it removes nothing.
 func (s *Store) Expire(ctx context.Context) error {
 	const op = "expire"
@@ -202,7 +202,7 @@ func (s *Store) Expire(ctx context.Context) error {
 	if err != nil {
 		return nil //nolint:nilerr // ClockRefused says why
 	}
-	if err := s.expireEntries(ctx, now.UnixMilli()); err != nil {
+	if err := s.expireItems(ctx, now.UnixMilli()); err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
 	batch := s.db.NewBatch()

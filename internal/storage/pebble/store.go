@@ -113,7 +113,7 @@ type Store struct {
 	keptMs  atomic.Int64
 
 	errorsMu sync.Mutex
-	// rowsMu is held while a document or an entry is read and replaced.
+	// rowsMu is held while a document or an item is read and replaced.
 	rowsMu sync.Mutex
 
 	readerOptions sstable.ReaderOptions

@@ -17,7 +17,7 @@ const (
 	rollupVersion   = 1
 	markVersion     = 1
 	documentVersion = 1
-	entryVersion    = 1
+	itemVersion     = 1
 	schemaVersion   = 1
 
 	// rollupPartial is the bit that is set in the version byte of a partial row.

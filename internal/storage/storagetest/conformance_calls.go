@@ -98,12 +98,12 @@ func operations(st storage.Store, f storage.Fence, id blocks.ID, leased metric.S
 			}
 			return nil
 		},
-		"Documents":  func(ctx context.Context) error { return drain(st.Documents(ctx, docKey.Kind)) },
-		"PutEntries": func(ctx context.Context) error { return st.PutEntries(ctx, []storage.Entry{entry("a", "x")}) },
-		"DeleteEntries": func(ctx context.Context) error {
-			return st.DeleteEntries(ctx, []storage.EntryKey{entry("b", "").EntryKey})
+		"Documents": func(ctx context.Context) error { return drain(st.Documents(ctx, docKey.Kind)) },
+		"PutItems":  func(ctx context.Context) error { return st.PutItems(ctx, []storage.Item{item("a", "x")}) },
+		"DeleteItems": func(ctx context.Context) error {
+			return st.DeleteItems(ctx, []storage.ItemKey{item("b", "").ItemKey})
 		},
-		"Entries":    func(ctx context.Context) error { return drain(st.Entries(ctx, entryKind, "", "")) },
+		"Items":      func(ctx context.Context) error { return drain(st.Items(ctx, itemKind, "", "")) },
 		"RecordRun":  func(ctx context.Context) error { return st.RecordRun(ctx, storage.Run{StartedMs: at(0)}) },
 		"RecentRuns": func(ctx context.Context) error { _, err := st.RecentRuns(ctx, 10); return err },
 		"RecordError": func(ctx context.Context) error {
@@ -187,7 +187,7 @@ func (s *suite) iteratorsBreakEarly() {
 	breakAtOnce(s.T, s.store.Schedules(s.ctx, everything))
 	breakAtOnce(s.T, s.store.SourceSchedules(s.ctx, "s"))
 	breakAtOnce(s.T, s.store.Documents(s.ctx, docKey.Kind))
-	breakAtOnce(s.T, s.store.Entries(s.ctx, entryKind, "", ""))
+	breakAtOnce(s.T, s.store.Items(s.ctx, itemKind, "", ""))
 	// An iterator that still holds something would keep the store from closing.
 	s.reopen()
 	breakAtOnce(s.T, s.store.Marks(s.ctx, storage.IndexPartition{SliceKey: rawSlice(0)}))
@@ -228,7 +228,7 @@ func (s *suite) idempotent() {
 			s.rawChunks(0, 1000, at(-100), at(100)),
 			s.rollups(1, 0, 1000, at(-100), at(100)),
 			all(s, s.store.Schedules(s.ctx, blocks.Range{End: 1000})),
-			all(s, s.store.Documents(s.ctx, docKey.Kind)), all(s, s.store.Entries(s.ctx, entryKind, "", "")),
+			all(s, s.store.Documents(s.ctx, docKey.Kind)), all(s, s.store.Items(s.ctx, itemKind, "", "")),
 			s.sourceSchedules("s"), runs, errs, s.store.Settings(),
 		}
 	}

@@ -513,19 +513,19 @@ func (f *Faulty) ForgetDocument(ctx context.Context, key storage.DocumentKey, ve
 	return f.do(Step{Op: "ForgetDocument", Detail: key}, func() error { return f.Store.ForgetDocument(ctx, key, version) })
 }
 
-// PutEntries implements storage.Entries.
-func (f *Faulty) PutEntries(ctx context.Context, es []storage.Entry) error {
-	return f.do(Step{Op: "PutEntries", Detail: es}, func() error { return f.Store.PutEntries(ctx, es) })
+// PutItems implements storage.Items.
+func (f *Faulty) PutItems(ctx context.Context, es []storage.Item) error {
+	return f.do(Step{Op: "PutItems", Detail: es}, func() error { return f.Store.PutItems(ctx, es) })
 }
 
-// DeleteEntries implements storage.Entries.
-func (f *Faulty) DeleteEntries(ctx context.Context, keys []storage.EntryKey) error {
-	return f.do(Step{Op: "DeleteEntries", Detail: keys}, func() error { return f.Store.DeleteEntries(ctx, keys) })
+// DeleteItems implements storage.Items.
+func (f *Faulty) DeleteItems(ctx context.Context, keys []storage.ItemKey) error {
+	return f.do(Step{Op: "DeleteItems", Detail: keys}, func() error { return f.Store.DeleteItems(ctx, keys) })
 }
 
-// Entries implements storage.Entries.
-func (f *Faulty) Entries(ctx context.Context, kind, from, to string) iter.Seq2[storage.Entry, error] {
-	return sequence(f, Step{Op: "Entries", Detail: kind}, f.Store.Entries(ctx, kind, from, to))
+// Items implements storage.Items.
+func (f *Faulty) Items(ctx context.Context, kind, from, to string) iter.Seq2[storage.Item, error] {
+	return sequence(f, Step{Op: "Items", Detail: kind}, f.Store.Items(ctx, kind, from, to))
 }
 
 // RecordRun implements storage.Operations.

@@ -127,8 +127,8 @@ func (r *historyRun) next() {
 		{6, "claim schedules", r.claim},
 		{1, "add epoch", r.addEpoch},
 		{4, "put document", r.putDocument},
-		{4, "put entries", r.putEntries},
-		{2, "delete entries", r.deleteEntries},
+		{4, "put items", r.putItems},
+		{2, "delete items", r.deleteItems},
 		{3, "record run", r.recordRun},
 		{16, "record error", r.recordError},
 		{6, "advance the clock", r.advance},
@@ -458,21 +458,21 @@ func (r *historyRun) docKey(n int) storage.DocumentKey {
 	return storage.DocumentKey{Kind: "kind" + strconv.Itoa(n%2), ID: "id-" + strconv.Itoa(n)}
 }
 
-func (r *historyRun) entryKey() storage.EntryKey {
-	return storage.EntryKey{Kind: r.docKey(r.rng.IntN(2)).Kind, ID: strconv.Itoa(r.rng.IntN(30))}
+func (r *historyRun) itemKey() storage.ItemKey {
+	return storage.ItemKey{Kind: r.docKey(r.rng.IntN(2)).Kind, ID: strconv.Itoa(r.rng.IntN(30))}
 }
 
-func (r *historyRun) putEntries() {
-	var es []storage.Entry
+func (r *historyRun) putItems() {
+	var es []storage.Item
 	for range r.rng.IntN(6) {
-		es = append(es, storage.Entry{EntryKey: r.entryKey(), Value: r.data()})
+		es = append(es, storage.Item{ItemKey: r.itemKey(), Value: r.data()})
 	}
-	r.effect(func(_ int, st storage.Store) error { return st.PutEntries(r.ctx, es) })
+	r.effect(func(_ int, st storage.Store) error { return st.PutItems(r.ctx, es) })
 }
 
-func (r *historyRun) deleteEntries() {
-	keys := []storage.EntryKey{r.entryKey(), r.entryKey()}
-	r.effect(func(_ int, st storage.Store) error { return st.DeleteEntries(r.ctx, keys) })
+func (r *historyRun) deleteItems() {
+	keys := []storage.ItemKey{r.itemKey(), r.itemKey()}
+	r.effect(func(_ int, st storage.Store) error { return st.DeleteItems(r.ctx, keys) })
 }
 
 func (r *historyRun) recordRun() {
@@ -598,8 +598,8 @@ func (r *historyRun) compareAll() {
 	for n := range 2 {
 		kind := r.docKey(n).Kind
 		same(r, func(st storage.Store) ([]storage.DocumentHead, error) { return gather(st.Documents(r.ctx, kind)) })
-		same(r, func(st storage.Store) ([]storage.Entry, error) { return gather(st.Entries(r.ctx, kind, "", "")) })
-		same(r, func(st storage.Store) ([]storage.Entry, error) { return gather(st.Entries(r.ctx, kind, "1", "25")) })
+		same(r, func(st storage.Store) ([]storage.Item, error) { return gather(st.Items(r.ctx, kind, "", "")) })
+		same(r, func(st storage.Store) ([]storage.Item, error) { return gather(st.Items(r.ctx, kind, "1", "25")) })
 	}
 	for n := range 5 {
 		same(r, func(st storage.Store) (storage.Document, error) {

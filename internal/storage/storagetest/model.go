@@ -58,7 +58,7 @@ type Model struct {
 	cache   map[storage.CacheKey]map[blocks.ID][]byte
 	rollups map[modelRow]metric.RollupRow
 	docs    map[storage.DocumentKey]storage.Document
-	entries map[storage.EntryKey]modelEntry
+	items   map[storage.ItemKey]modelItem
 	runs    map[modelRun]storage.Run
 	errs    []storage.ComponentError
 	workers map[string]modelWorker
@@ -116,7 +116,7 @@ func NewModel(settings storage.Settings, retention storage.Retention, clk clock.
 		cache:    map[storage.CacheKey]map[blocks.ID][]byte{},
 		rollups:  map[modelRow]metric.RollupRow{},
 		docs:     map[storage.DocumentKey]storage.Document{},
-		entries:  map[storage.EntryKey]modelEntry{},
+		items:    map[storage.ItemKey]modelItem{},
 		runs:     map[modelRun]storage.Run{},
 		workers:  map[string]modelWorker{},
 	}
@@ -295,7 +295,7 @@ func (m *Model) Expire(ctx context.Context) error {
 			delete(m.slices, k)
 		}
 	}
-	maps.DeleteFunc(m.entries, func(_ storage.EntryKey, e modelEntry) bool { return e.expired(nowMs) })
+	maps.DeleteFunc(m.items, func(_ storage.ItemKey, e modelItem) bool { return e.expired(nowMs) })
 	for id, w := range m.workers {
 		if w.expiresMs <= nowMs {
 			delete(m.workers, id)

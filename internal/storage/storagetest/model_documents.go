@@ -78,54 +78,54 @@ func (m *Model) ForgetDocument(ctx context.Context, key storage.DocumentKey, ver
 	return nil
 }
 
-type modelEntry struct {
+type modelItem struct {
 	value     []byte
 	expiresMs int64 // 0 for never
 }
 
-func (e *modelEntry) expired(nowMs int64) bool { return e.expiresMs != 0 && e.expiresMs <= nowMs }
+func (e *modelItem) expired(nowMs int64) bool { return e.expiresMs != 0 && e.expiresMs <= nowMs }
 
-// PutEntries implements storage.Entries.
-func (m *Model) PutEntries(ctx context.Context, es []storage.Entry) error {
+// PutItems implements storage.Items.
+func (m *Model) PutItems(ctx context.Context, es []storage.Item) error {
 	if err := m.begin(ctx); err != nil {
 		return err
 	}
 	defer m.mu.Unlock()
-	if err := storage.CheckEntries(es); err != nil {
+	if err := storage.CheckItems(es); err != nil {
 		return err
 	}
 	for _, e := range es {
-		kept := modelEntry{value: bytes.Clone(e.Value)}
+		kept := modelItem{value: bytes.Clone(e.Value)}
 		if e.TTL > 0 {
 			kept.expiresMs = m.clk.Now().Add(e.TTL).UnixMilli()
 		}
-		m.entries[e.EntryKey] = kept
+		m.items[e.ItemKey] = kept
 	}
 	return nil
 }
 
-// DeleteEntries implements storage.Entries.
-func (m *Model) DeleteEntries(ctx context.Context, keys []storage.EntryKey) error {
+// DeleteItems implements storage.Items.
+func (m *Model) DeleteItems(ctx context.Context, keys []storage.ItemKey) error {
 	if err := m.begin(ctx); err != nil {
 		return err
 	}
 	defer m.mu.Unlock()
 	for _, k := range keys {
-		delete(m.entries, k)
+		delete(m.items, k)
 	}
 	return nil
 }
 
-// Entries implements storage.Entries.
-func (m *Model) Entries(ctx context.Context, kind, from, to string) iter.Seq2[storage.Entry, error] {
-	return modelSeq(ctx, m, func() []storage.Entry {
-		var out []storage.Entry
-		for k, e := range m.entries {
+// Items implements storage.Items.
+func (m *Model) Items(ctx context.Context, kind, from, to string) iter.Seq2[storage.Item, error] {
+	return modelSeq(ctx, m, func() []storage.Item {
+		var out []storage.Item
+		for k, e := range m.items {
 			if k.Kind == kind && k.ID >= from && (to == "" || k.ID < to) && !e.expired(clock.NowMs(m.clk)) {
-				out = append(out, storage.Entry{EntryKey: k, Value: bytes.Clone(e.value)})
+				out = append(out, storage.Item{ItemKey: k, Value: bytes.Clone(e.value)})
 			}
 		}
-		slices.SortFunc(out, func(a, b storage.Entry) int { return strings.Compare(a.ID, b.ID) })
+		slices.SortFunc(out, func(a, b storage.Item) int { return strings.Compare(a.ID, b.ID) })
 		return out
 	})
 }
