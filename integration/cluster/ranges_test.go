@@ -27,7 +27,8 @@ var shared = []struct {
 	keys                  []string
 }{
 	{"settings", "name text", "name", []string{"'schema_version'", "'store'", "'next_schedule_id'", "'home_data_center'"}},
-	{"ring", "ring int", "ring", []string{"0"}}, // shards, workers, metric_metadata
+	{"ring", "ring int", "ring", []string{"0"}}, // shards, workers
+	{"items", "kind text", "kind", []string{"'metric'"}},
 	{"slices", "bucket int", "bucket", []string{"-1", "0", "1"}},
 }
 

@@ -84,10 +84,12 @@ func TestTimeToLive(t *testing.T) {
 	require.NoError(t, store.RecordRun(ctx, storage.Run{SliceKey: raw, Worker: "a", StartedMs: nowMs, Err: "x"}))
 	require.NoError(t, store.RecordError(ctx, storage.ComponentError{Component: "c", Worker: "a", TimeMs: nowMs, SliceKey: raw, Message: "x"}))
 	require.NoError(t, store.Heartbeat(ctx, storage.Worker{ID: "a", Host: "h"}, time.Hour))
-	require.NoError(t, store.PutAnnotations(ctx, []storage.Annotation{{ID: "a", StartMs: hour, EndMs: hour + 40*day.Milliseconds()}}, 20*day))
+	require.NoError(t, store.PutItems(ctx, []storage.Item{
+		{ItemKey: storage.ItemKey{Kind: "annotation.long", ID: "a"}, TTL: 20 * day}, {ItemKey: storage.ItemKey{Kind: "metric", ID: "a"}},
+	}))
 	require.NoError(t, store.PutDocument(ctx, storage.Document{DocumentHead: storage.DocumentHead{
 		DocumentKey: storage.DocumentKey{Kind: "dashboard", ID: "hosts"}, Version: 1,
-	}}, 1))
+	}}))
 
 	for _, c := range []struct {
 		name, cql string
@@ -110,10 +112,9 @@ func TestTimeToLive(t *testing.T) {
 		{"errors", "SELECT TTL(message) FROM errors", 7 * day},
 		{"workers", "SELECT TTL(host) FROM workers", time.Hour},
 		{"leases", "SELECT TTL(owner) FROM shards", time.Hour},
-		{"annotations", "SELECT TTL(annotation) FROM annotations", 20 * day},
-		{"spans of annotations", "SELECT TTL(end_time) FROM annotation_spans", 20 * day},
-		{"documents", "SELECT TTL(title) FROM documents", 0},
-		{"versions of documents", "SELECT TTL(body) FROM document_versions", 0},
+		{"items with a TTL", "SELECT TTL(value) FROM items WHERE kind = 'annotation.long'", 20 * day},
+		{"items for ever", "SELECT TTL(value) FROM items WHERE kind = 'metric'", 0},
+		{"documents", "SELECT TTL(body) FROM documents", 0},
 		{"the newest fence stays", "SELECT TTL(newest_fence) FROM shards", 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -70,7 +70,7 @@ var (
 // sweeps are tests that go through many cases or seeds, or damage each byte in turn. What they test is also tested by
 // others, with fewer cases. Tier one leaves them out; a name stands for the tests of that name in all packages.
 var sweeps = []string{
-	"TestDamagedBlock", "TestDamagedBlockOfMarks", "TestDamagedBlockOfRollups", "TestDamagedBlocksExpire", "TestDamagedBlocksOfAnnotations",
+	"TestDamagedBlock", "TestDamagedBlockOfMarks", "TestDamagedBlockOfRollups", "TestDamagedBlocksExpire",
 	"TestDamagedBlocksOfDocuments", "TestDamagedCacheBlockIsDeleted", "TestHistories",
 	"TestOpenSurvivesErrors", "TestPointsAgainstSamples", "TestRollupsAreAsRaw", "TestUnpackedSlices", "TestWindowsAnywhere",
 }
@@ -80,7 +80,7 @@ var sweeps = []string{
 var costs = []string{
 	"TestAnAnswerHoldsNoExpression", "TestAnswerBytes", "TestBytes", "TestBytesAreWhatIsHeld", "TestBytesOfSources",
 	"TestDenseSlicesAreReadInParts", "TestHostileQueriesEnd", "TestListedSeriesHoldNoLabels",
-	"TestLongListsAreSentAsTheyAreMade", "TestMadeUpSourcesAreNotKept", "TestManyLongAnnotations",
+	"TestLongListsAreSentAsTheyAreMade", "TestMadeUpSourcesAreNotKept",
 	"TestPatternsAreBounded", "TestQuadraticTime",
 	"TestRowsCountAsWhatTheyHold", "TestSampleSetMemoryOfDuplicates", "TestSelectorsAreBounded", "TestSelectorsOfAQueryShareItsLimit",
 	"TestSelectorsShareLabels", "TestSeriesAreSentOneByOne", "TestStalledExports",
