@@ -169,7 +169,7 @@ func (b *Book) Put(ctx context.Context, drafts []Draft) error {
 		}
 		var gone []storage.ItemKey // afterwards: better twice than not at all
 		for i, other := range others {
-			if found[i].is {
+			if found[i].exists {
 				gone = append(gone, other)
 			}
 		}
@@ -189,7 +189,7 @@ func (b *Book) Delete(ctx context.Context, id string, startMs int64) (was bool, 
 	keys := []storage.ItemKey{p.near(), p.long()}
 	err = b.change(ctx, func() error {
 		found, err := b.lookUp(ctx, keys)
-		if err != nil || !found[0].is && !found[1].is {
+		if err != nil || !found[0].exists && !found[1].exists {
 			return err
 		}
 		was = true
@@ -222,8 +222,8 @@ func (b *Book) Replaced(ctx context.Context, drafts []Draft) iter.Seq2[Annotatio
 
 // lookedUp is what is under a key.
 type lookedUp struct {
-	is bool
-	a  *Annotation // nil if it cannot be read
+	exists bool
+	a      *Annotation // nil if it cannot be read
 }
 
 // newer returns the annotation that was updated last, nil if there is none that can be read.
@@ -254,7 +254,7 @@ func (b *Book) lookUp(ctx context.Context, keys []storage.ItemKey) ([]lookedUp, 
 						found[i].a = &a
 					}
 				}
-				if found[i].is = true; err != nil && !errors.Is(err, storage.ErrCorrupt) {
+				if found[i].exists = true; err != nil && !errors.Is(err, storage.ErrCorrupt) {
 					return err
 				}
 			}

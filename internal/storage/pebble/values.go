@@ -18,7 +18,7 @@ const (
 	markVersion     = 1
 	documentVersion = 1
 	itemVersion     = 1
-	schemaVersion   = 1
+	schemaVersion   = 3
 
 	// rollupPartial is the bit that is set in the version byte of a partial row.
 	rollupPartial = 1 << 7
