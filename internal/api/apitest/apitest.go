@@ -313,17 +313,6 @@ type Registrar func(to *route.Table)
 // Register implements api.Registrar.
 func (r Registrar) Register(to *route.Table) { r(to) }
 
-// Zip returns a text compressed by gzip.
-func Zip(t *testing.T, body string) []byte {
-	t.Helper()
-	var buf bytes.Buffer
-	zw := gzip.NewWriter(&buf)
-	_, err := zw.Write([]byte(body))
-	require.NoError(t, err)
-	require.NoError(t, zw.Close())
-	return buf.Bytes()
-}
-
 // Proto encodes a field of a protobuf message from parts.
 func Proto[T string | []byte](field protowire.Number, parts ...T) string {
 	var all []byte

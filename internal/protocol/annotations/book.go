@@ -273,10 +273,10 @@ func (b *Book) overlapping(ctx context.Context, fromMs, toMs int64) iter.Seq2[An
 			return
 		}
 		end := startID(toMs + 1)
-		streams := []iter.Seq2[Annotation, error]{b.near(ctx, max(fromMs-dayMs, -farthestMs), toMs), b.kind(ctx, longKind, "", end)}
+		short, long := b.near(ctx, max(fromMs-dayMs, -farthestMs), toMs), b.kind(ctx, longKind, "", end)
 		// One is in both places while it becomes longer or shorter, and for longer if that was broken off.
 		var held *Annotation
-		for a, err := range storage.InTurn(streams, func(x, y Annotation) int { return x.position().compare(y.position()) }) {
+		for a, err := range inTurn(short, long) {
 			switch {
 			case err != nil:
 				yield(Annotation{}, err)
@@ -293,6 +293,31 @@ func (b *Book) overlapping(ctx context.Context, fromMs, toMs int64) iter.Seq2[An
 		}
 		if held != nil && held.overlaps(fromMs, toMs) {
 			yield(*held, nil)
+		}
+	}
+}
+
+// inTurn merges two streams that are in order. It ends with the first error.
+func inTurn(one, other iter.Seq2[Annotation, error]) iter.Seq2[Annotation, error] {
+	return func(yield func(Annotation, error) bool) {
+		next, stop := iter.Pull2(other)
+		defer stop()
+		b, bErr, has := next()
+		for a, err := range one {
+			for has && (bErr != nil || err == nil && b.position().compare(a.position()) < 0) {
+				if !yield(b, bErr) || bErr != nil {
+					return
+				}
+				b, bErr, has = next()
+			}
+			if !yield(a, err) || err != nil {
+				return
+			}
+		}
+		for ; has; b, bErr, has = next() {
+			if !yield(b, bErr) || bErr != nil {
+				return
+			}
 		}
 	}
 }

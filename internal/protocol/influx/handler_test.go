@@ -82,7 +82,7 @@ web-1: "up_value" "host"="web-1" "db"="telegraf" now 1
 
 // Errors have the format of the InfluxDB version that the client expects.
 func TestInfluxErrors(t *testing.T) {
-	broken := apitest.Zip(t, strings.Repeat(influxLines, 1000))
+	broken := apitest.Compressed(t, "gzip", []byte(strings.Repeat(influxLines, 1000)))
 	for _, c := range []struct {
 		name    string
 		path    string
@@ -193,7 +193,7 @@ func (r *cutReader) Read(p []byte) (int, error) {
 
 func TestInfluxGzip(t *testing.T) {
 	a := &apitest.Appender{}
-	w := apitest.Send(t, influxServer(t, a, nil), "/api/v2/write", bytes.NewReader(apitest.Zip(t, influxLines)), "Content-Encoding", "gzip")
+	w := apitest.Send(t, influxServer(t, a, nil), "/api/v2/write", bytes.NewReader(apitest.Compressed(t, "gzip", []byte(influxLines))), "Content-Encoding", "gzip")
 	require.Equal(t, http.StatusNoContent, w.Code)
 	require.Len(t, a.Reports[0].Measurements, 3)
 }
