@@ -2,6 +2,9 @@
 // written, read, retried, leased and deleted as one. It contains the arithmetic of blocks, the
 // epochs of the partition block size (PBS), the ids that order writes, and the chunk codecs. It
 // does no I/O.
+//
+// Samples have two encodings: ingest writes the one of chunk.go; at rest, Packer.Pack (packed.go) takes that or columns,
+// whichever is shorter. merge.go decodes both.
 package blocks
 
 import (

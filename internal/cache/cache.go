@@ -12,6 +12,11 @@
 //
 // The cache is only a fast path. A run uses the cache of a block only when it is proven whole; see state.
 // docs/protocol.md has the whole protocol.
+//
+// Ingest's side: writer.go flushes, and decides what is late; closing.go marks what was overtaken by the end of its slice;
+// retry.go keeps what a flush failed to write; index.go remembers the marks. A run's side: work.go reads marks; block.go
+// decides whether their cache may be used, and deletes both afterwards; promote.go hands rows to the next bucket. marks.go
+// puts late marks for both.
 package cache
 
 import (

@@ -1,6 +1,9 @@
 // Package config holds what the operator can set. Each option is a flag, an environment variable
 // QUERN_… and a key of the YAML file given by --config, all of the same name. A flag wins over a
 // variable, a variable over the file, and the file over the default.
+//
+// The name, default and help of an option stand in one row: those of the servers in config.go, store.go, cassandra.go,
+// policy.go and log.go, those of the other commands in the file of their topic. options.go makes flags of the rows.
 package config
 
 import (

@@ -1,6 +1,9 @@
 // Package ingest is the one entry that every protocol feeds. It validates reports, finds their
 // schedule ids, groups samples by (slice, block), and commits the groups together. It acknowledges
 // a report only when its raw chunks are durable, together with marks that lead a run to them.
+//
+// The way of a report: resolve.go finds the ids of its series and rejects measurements, commit.go collects samples until a
+// commit is full or its window over, and group.go sorts a commit into blocks.
 package ingest
 
 import (

@@ -3,16 +3,16 @@
 // expired.
 //
 // An expression is rewritten between parsing and evaluation, and only if a selector reaches further
-// back than raw samples are kept. The rewriter replaces such a selector, together with the function
-// around it, by a selector whose samples are the function's values at the evaluation times,
-// computed here from rows; see reading. The engine does everything else: labels, operators,
-// aggregations, and all work on recent data.
+// back than raw samples are kept. For each selector the rewriter chooses raw samples or the rows of a level
+// (rewrite.go). It replaces a selector of rows, together with the function around it, by a selector whose
+// samples are the function's values at the evaluation times, computed here from rows (reading.go). The
+// engine does everything else: labels, operators, aggregations, and all work on recent data.
 //
 // A function of a range of raw samples gets its windows as parts of what was read; see windowed.
 //
-// A query has limits: the samples that it holds, its series, its time, and the memory of the process; see account and
-// watch. What the engine makes in one go, without a look at its context, has limits before it begins; see made and
-// rewriter.subquery.
+// A query has limits: the samples that it holds (account.go), its series, its time, and the memory of the process
+// (memory.go). What the engine makes in one go, without a look at its context, has limits before it begins: labels
+// (labels.go), and the steps of subqueries (rewriter.subquery).
 //
 // Times are in Unix ms. Windows of raw samples are PromQL's, (t-range, t]; windows of rows are
 // [t-range, t), see reading.
