@@ -36,11 +36,11 @@ func ancestorMeasurement() measurement {
 			{name: "parallel", run: func(ctx context.Context, b *bench) error { return measureAncestor(ctx, b, 64) }},
 		},
 		rows: func(r results) []row {
-			f, own := r["ancestor-100k"], r["aggregate-100k"]["run.seconds"]
+			f, aggregate := r["ancestor-100k"], r["aggregate-100k"]["run.seconds"]
 			line := func(how, step string) row {
 				out := info(what+", "+how, seconds(f[step+".seconds"]))
-				if own > 0 {
-					out.Verdict = fmt.Sprintf("%.1f times as long", f[step+".seconds"]/own)
+				if aggregate > 0 {
+					out.Verdict = fmt.Sprintf("%.1f times as long", f[step+".seconds"]/aggregate)
 				}
 				return out
 			}

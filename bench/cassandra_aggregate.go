@@ -35,17 +35,17 @@ func cassandraHourMeasurement() measurement {
 		},
 		rows: func(r results) []row {
 			f := r[name]
-			own := f["run.seconds"]
+			blockSeconds := f["run.seconds"]
 			longer := func(how, step string, times float64) row {
 				took := f[step+".seconds"]
 				how = "the same by a query for each schedule, " + how
 				if done := f[step+".done"]; done < f["run.schedules"] {
 					how += fmt.Sprintf(" (estimated from %s schedules)", count(done))
 				}
-				return judged(how, fmt.Sprintf("%s, %.1f times as long", seconds(took), took/own), fmt.Sprintf("≥ %.0f times", times),
-					took >= times*own, took/own/times)
+				return judged(how, fmt.Sprintf("%s, %.1f times as long", seconds(took), took/blockSeconds), fmt.Sprintf("≥ %.0f times", times),
+					took >= times*blockSeconds, took/blockSeconds/times)
 			}
-			return append(append([]row{info(what, seconds(own))}, runRows(what, f)...),
+			return append(append([]row{info(what, seconds(blockSeconds))}, runRows(what, f)...),
 				longer("serial", "serial", 50), longer("64 in flight", "parallel", 5))
 		},
 	}

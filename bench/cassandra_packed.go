@@ -52,8 +52,8 @@ type side struct {
 
 var sides = []side{{name: "flushed"}, {"packed", "_packed", true}}
 
-// of returns the bench in the side's keyspace.
-func (s side) of(b *bench) *bench {
+// bench returns the bench in the side's keyspace.
+func (s side) bench(b *bench) *bench {
 	c := *b
 	c.cluster.keyspace += s.suffix
 	return &c
@@ -127,7 +127,7 @@ func packedEnd() time.Time { return historyStart.Add(packedHours*time.Hour + 2*t
 // loadSide has the hosts report under a simulated clock, seals each hour when the grace is over, and grinds it when its
 // run is due, as in production.
 func loadSide(ctx context.Context, b *bench, s side) (err error) {
-	b = s.of(b)
+	b = s.bench(b)
 	if err := applySchema(ctx, b, blockSize); err != nil {
 		return err
 	}
@@ -195,7 +195,7 @@ func closeHour(ctx context.Context, e *engine.Engine, after time.Duration) error
 
 // repackSide packs what was flushed as an aggregator does between runs.
 func repackSide(ctx context.Context, b *bench, s side) (err error) {
-	e, err := openSide(ctx, s.of(b), clock.NewSimulated(packedEnd().Add(time.Hour/2)), true)
+	e, err := openSide(ctx, s.bench(b), clock.NewSimulated(packedEnd().Add(time.Hour/2)), true)
 	if err != nil {
 		return err
 	}
@@ -234,7 +234,7 @@ func nodetoolOnRaw(command string) func(ctx context.Context, b *bench) error {
 }
 
 func (s side) nodetool(ctx context.Context, b *bench, command string) error {
-	keyspace := s.of(b).cluster.keyspace
+	keyspace := s.bench(b).cluster.keyspace
 	if _, err := b.cluster.nodetool(ctx, command, keyspace, "raw_metrics"); err != nil {
 		return err
 	}
@@ -307,7 +307,7 @@ type asked struct {
 
 func askSide(ctx context.Context, b *bench, s side) (*asked, error) {
 	clk := clock.NewSimulated(packedEnd())
-	e, err := openSide(ctx, s.of(b), clk, s.pack)
+	e, err := openSide(ctx, s.bench(b), clk, s.pack)
 	if err != nil {
 		return nil, err
 	}

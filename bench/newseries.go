@@ -115,14 +115,14 @@ func (n *newcomers) measure(ctx context.Context, b *bench) (err error) {
 	var seconds []float64
 	took, err := b.timed(func() error {
 		var senders errgroup.Group
-		for _, own := range bodies {
+		for _, requests := range bodies {
 			senders.Go(func() error {
-				for i, body := range own {
+				for i, body := range requests {
 					began := time.Now()
 					if err := s.send(ctx, n.path, n.header, body); err != nil {
 						return err
 					}
-					if i < len(own)/2 {
+					if i < len(requests)/2 {
 						mu.Lock()
 						seconds = append(seconds, time.Since(began).Seconds())
 						mu.Unlock()

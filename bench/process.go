@@ -146,8 +146,8 @@ func measure(ctx context.Context, opts options, m measurement, stderr io.Writer)
 }
 
 // add adds the figures of a step.
-func (f figures) add(step string, of figures) {
-	for name, x := range of {
+func (f figures) add(step string, more figures) {
+	for name, x := range more {
 		f[step+"."+name] = x
 	}
 }

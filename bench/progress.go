@@ -18,18 +18,18 @@ func (b *bench) progress(format string, args ...any) {
 type bar struct {
 	shown *progressbar.ProgressBar
 
-	mu    sync.Mutex
-	b     *bench
-	what  string
-	done  int
-	total int
-	told  time.Time
+	mu       sync.Mutex
+	b        *bench
+	what     string
+	done     int
+	total    int
+	reported time.Time
 }
 
 const barLines = 5 * time.Second
 
 func (b *bench) bar(total int, what string) *bar {
-	out := &bar{b: b, what: what, total: total, told: time.Now()}
+	out := &bar{b: b, what: what, total: total, reported: time.Now()}
 	if f, ok := b.stderr.(*os.File); ok {
 		if info, err := f.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
 			out.shown = progressbar.NewOptions(total,
@@ -50,8 +50,8 @@ func (p *bar) add(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.done += n
-	if time.Since(p.told) > barLines {
-		p.told = time.Now()
+	if time.Since(p.reported) > barLines {
+		p.reported = time.Now()
 		p.b.progress("%s of %s %s", count(float64(p.done)), count(float64(p.total)), p.what)
 	}
 }

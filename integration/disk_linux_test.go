@@ -43,8 +43,8 @@ func smallDisk(t *testing.T, megabytes int) *disk {
 	// A process that waits for the test's end keeps the namespace in which servers start.
 	const mount = `mount -t tmpfs -o "$0" tmpfs "$1" && echo && exec cat`
 	keeper := exec.CommandContext(t.Context(), "unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, size, dir)
-	var said bytes.Buffer
-	keeper.Stderr = &said
+	var stderr bytes.Buffer
+	keeper.Stderr = &stderr
 	in, err := keeper.StdinPipe()
 	require.NoError(t, err)
 	out, err := keeper.StdoutPipe()
@@ -59,7 +59,7 @@ func smallDisk(t *testing.T, megabytes int) *disk {
 			}
 		}
 	}
-	t.Logf("NOTE: no user namespace either (%v: %s); trying /dev/shm", err, &said)
+	t.Logf("NOTE: no user namespace either (%v: %s); trying /dev/shm", err, &stderr)
 
 	// A container has a small /dev/shm of its own.
 	const most = 256 << 20

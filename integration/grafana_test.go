@@ -82,15 +82,15 @@ func (v vocabulary) check(expr string) error {
 		if !ok {
 			return nil
 		}
-		there, ok := v[s.Name]
+		names, ok := v[s.Name]
 		if !ok {
 			wrong = append(wrong, "there is no metric "+s.Name)
 		}
-		for l := range there {
+		for l := range names {
 			known[l] = true
 		}
 		for _, m := range s.LabelMatchers {
-			values, ok := there[m.Name]
+			values, ok := names[m.Name]
 			switch {
 			case m.Name == model.MetricNameLabel:
 			case !ok:

@@ -170,13 +170,13 @@ func TestRefusals(t *testing.T) {
 			}
 			p := start(t, c.args...)
 			assert.Equal(t, c.code, p.ExitCode())
-			said := p.Stderr.String()
+			stderr := p.Stderr.String()
 			for _, want := range c.want {
-				assert.Contains(t, said, want)
+				assert.Contains(t, stderr, want)
 			}
-			assert.True(t, strings.HasPrefix(said, "quern: "), said)
+			assert.True(t, strings.HasPrefix(stderr, "quern: "), stderr)
 			if c.code == 1 {
-				assert.Equal(t, 1, strings.Count(said, "\n"), "one line: %s", said)
+				assert.Equal(t, 1, strings.Count(stderr, "\n"), "one line: %s", stderr)
 			}
 			assert.Empty(t, p.Stdout.String())
 		})

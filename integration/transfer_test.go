@@ -58,8 +58,8 @@ func TestTransfer(t *testing.T) {
 			x.Kill()
 			x = export()
 			require.Equal(t, 0, x.ExitCode(), x.Stderr.String())
-			said := regexp.MustCompile(`^(\d+) samples from \S+Z to \S+Z, \d+ bytes\n$`).FindStringSubmatch(x.Stdout.String())
-			require.NotNil(t, said, x.Stdout.String())
+			summary := regexp.MustCompile(`^(\d+) samples from \S+Z to \S+Z, \d+ bytes\n$`).FindStringSubmatch(x.Stdout.String())
+			require.NotNil(t, summary, x.Stdout.String())
 			require.NoFileExists(t, file+".quern-export")
 			want := readExport(t, file)
 			bytes := int64(0)
@@ -71,7 +71,7 @@ func TestTransfer(t *testing.T) {
 			to := serve(t, dir)
 			target := newGate(t, to)
 			// A request holds a second's samples: at this rate there are about ten requests.
-			samples, err := strconv.Atoi(said[1])
+			samples, err := strconv.Atoi(summary[1])
 			require.NoError(t, err)
 			state := file + ".quern-import"
 			// begin returns when the import waits for a response, with at least the given share of
@@ -95,12 +95,12 @@ func TestTransfer(t *testing.T) {
 			to = serve(t, dir)
 			target.leadTo(t, to)
 			require.Equal(t, 0, im.ExitCode(), im.Stderr.String())
-			assert.Equal(t, fmt.Sprintf("%s samples accepted, 0 rejected; %d lines, 0 malformed\n", said[1], len(want)), im.Stdout.String())
+			assert.Equal(t, fmt.Sprintf("%s samples accepted, 0 rejected; %d lines, 0 malformed\n", summary[1], len(want)), im.Stdout.String())
 			assert.NoFileExists(t, state)
 
 			back := start(t, append([]string{"export", "--url", to.URL}, asked...)...)
 			require.Equal(t, 0, back.ExitCode(), back.Stderr.String())
-			assert.Contains(t, back.Stderr.String(), said[1]+" samples from ")
+			assert.Contains(t, back.Stderr.String(), summary[1]+" samples from ")
 			got := strings.Split(strings.TrimSuffix(back.Stdout.String(), "\n"), "\n")
 			slices.Sort(got)
 			require.Len(t, got, len(want))

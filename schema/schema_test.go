@@ -56,9 +56,9 @@ func TestReleasedMigrations(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, string(want), text, "migration %d has changed: what has been released stays, and a change is a new file", m.Version)
 	}
-	there, err := filepath.Glob(filepath.Join("testdata", "*.golden"))
+	paths, err := filepath.Glob(filepath.Join("testdata", "*.golden"))
 	require.NoError(t, err)
-	for _, path := range there {
+	for _, path := range paths {
 		require.True(t, golden[path], "%s is of a migration that is gone", path)
 	}
 }

@@ -116,16 +116,16 @@ func pack(b *testing.B, w *world) {
 	for k, all := range chunks {
 		group := blocks.Range{Start: k.group, End: k.group + 128}
 		set.Reset(group)
-		var of []blocks.ID
+		var replaced []blocks.ID
 		for _, c := range all {
 			require.NoError(b, set.Add(c.Data))
-			of = append(of, c.ID)
+			replaced = append(replaced, c.ID)
 		}
 		data, err := packer.Pack(&set, group, 1<<20)
 		require.NoError(b, err)
 		require.NoError(b, w.Store.PackRaw(b.Context(), 0, storage.RawChunk{
-			Group: k.group, SliceMs: k.slice, Chunk: storage.Chunk{ID: blocks.PackedID(of), Data: data},
-		}, of))
+			Group: k.group, SliceMs: k.slice, Chunk: storage.Chunk{ID: blocks.PackedID(replaced), Data: data},
+		}, replaced))
 	}
 	require.NoError(b, w.Store.CompleteSlice(b.Context(), storage.SliceKey{StartMs: now}))
 }

@@ -59,10 +59,10 @@ func BenchmarkRange(b *testing.B) {
 		require.NoError(b, set.Add(blocks.AppendSamples(nil, samples)))
 		chunk, err := packer.Pack(&set, block, 1<<20)
 		require.NoError(b, err)
-		of := []blocks.ID{w.Chunks.Next(slice.UnixMilli())}
+		replaced := []blocks.ID{w.Chunks.Next(slice.UnixMilli())}
 		require.NoError(b, st.PackRaw(b.Context(), 0, storage.RawChunk{
-			SliceMs: slice.UnixMilli(), Chunk: storage.Chunk{ID: blocks.PackedID(of), Data: chunk},
-		}, of))
+			SliceMs: slice.UnixMilli(), Chunk: storage.Chunk{ID: blocks.PackedID(replaced), Data: chunk},
+		}, replaced))
 	}
 	require.NoError(b, st.CompleteSlice(b.Context(), storage.SliceKey{StartMs: end.UnixMilli()}))
 

@@ -233,14 +233,14 @@ func influx(hosts int, span time.Duration, now time.Time) load {
 			tags   string
 			values [fields]float64
 		}
-		var own []host
+		var ofConn []host
 		for h := c; h < hosts; h += conns {
 			x := host{tags: fmt.Sprintf("cpu,hostname=host_%d,region=eu-west-1,datacenter=eu-west-1%c,rack=%d,os=Ubuntu16.04LTS,arch=x64,team=SF,service=%d,service_version=1,service_environment=production ",
 				h, 'a'+rune(h%3), rng.IntN(100), rng.IntN(20))}
 			for i := range x.values {
 				x.values[i] = 100 * rng.Float64()
 			}
-			own = append(own, x)
+			ofConn = append(ofConn, x)
 		}
 		var requests []request
 		var body []byte
@@ -253,10 +253,10 @@ func influx(hosts int, span time.Duration, now time.Time) load {
 		}
 		for j := range steps {
 			ns := start.Add(time.Duration(j) * 10 * time.Second).UnixNano()
-			for i := range own {
-				body = append(body, own[i].tags...)
+			for i := range ofConn {
+				body = append(body, ofConn[i].tags...)
 				for f, name := range names {
-					v := &own[i].values[f]
+					v := &ofConn[i].values[f]
 					*v = min(100, max(0, *v+rng.NormFloat64()))
 					if f > 0 {
 						body = append(body, ',')

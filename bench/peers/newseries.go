@@ -140,8 +140,8 @@ func (x *newSeries) send(ctx context.Context, s *server, known *known) (took tim
 		}
 		return true
 	}
-	var beside, all sync.WaitGroup
-	beside.Go(func() {
+	var probing, all sync.WaitGroup
+	probing.Go(func() {
 		// A request counts from when it is due: one that waits for another does not count as fast.
 		for due := time.Now(); !done.Load(); due = due.Add(knownEvery) {
 			time.Sleep(time.Until(due))
@@ -168,7 +168,7 @@ func (x *newSeries) send(ctx context.Context, s *server, known *known) (took tim
 	all.Wait()
 	took = time.Since(began)
 	done.Store(true)
-	beside.Wait()
+	probing.Wait()
 	return took, ofNew, ofKnown, failed
 }
 

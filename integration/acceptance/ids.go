@@ -84,20 +84,20 @@ func testIDs(t *testing.T, b Backend) {
 					return out
 				}
 				reports := [][]Point{points(1, "AB"), points(2, "ABCDE"), points(3, "FGHIJKL"), points(4, "MA")}
-				theirs := [][]Point{points(5, "BCDIKM"), points(6, "AEHN"), points(7, "DFG")}
-				f.befall(s.Steps, k, func() { s.elsewhere(theirs[0]) })
+				others := [][]Point{points(5, "BCDIKM"), points(6, "AEHN"), points(7, "DFG")}
+				f.befall(s.Steps, k, func() { s.elsewhere(others[0]) })
 				for i, points := range reports {
 					if _, err := s.Report(points...); err != nil {
 						s.Restart()
 						s.checkIDs(given)
-						s.elsewhere(theirs[1])
-						note(theirs[1])
+						s.elsewhere(others[1])
+						note(others[1])
 						s.MustReport(points...)
 					}
 					note(points)
 					if i == 0 {
-						s.elsewhere(theirs[2])
-						note(theirs[2])
+						s.elsewhere(others[2])
+						note(others[2])
 					}
 				}
 				steps := s.Steps.Taken()
@@ -111,7 +111,7 @@ func testIDs(t *testing.T, b Backend) {
 					s.MustReport(points...)
 					note(points)
 				}
-				for _, points := range theirs {
+				for _, points := range others {
 					s.elsewhere(points)
 					note(points)
 				}

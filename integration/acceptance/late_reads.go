@@ -106,8 +106,8 @@ func testLateReads(t *testing.T, b Backend) {
 	}
 	s.SetClock(end.Add(20 * time.Minute))
 	s.MustRun()
-	own := s.reader(s.engine.Late)
-	v, _ := s.evaluate(own, "increase(x[8d])", end)
+	reader := s.reader(s.engine.Late)
+	v, _ := s.evaluate(reader, "increase(x[8d])", end)
 	require.InDelta(t, 12*12-1, v, 1e-9, "the live half day")
 
 	s.backFill(history)
@@ -153,11 +153,11 @@ func testLateReads(t *testing.T, b Backend) {
 		require.Equal(t, 1, found)
 		require.Empty(t, sum.Warnings())
 	}
-	check(own)
+	check(reader)
 	check(others) // its first look
 
 	// Queries for stored rows get a warning that they are incomplete.
-	rows, err := own.Rollups(t.Context(), selector, 2, begin.Add(-2*day).UnixMilli(), begin.UnixMilli())
+	rows, err := reader.Rollups(t.Context(), selector, 2, begin.Add(-2*day).UnixMilli(), begin.UnixMilli())
 	require.NoError(t, err)
 	for _, err := range rows.All() { // the warnings are complete only after the last row
 		require.NoError(t, err)
@@ -173,7 +173,7 @@ func testLateReads(t *testing.T, b Backend) {
 		require.InDelta(t, all+1, v, 1e-9)
 		require.Empty(t, warnings)
 	}
-	corrected(own)
+	corrected(reader)
 	s.Advance(6 * time.Second)
 	corrected(others)
 
@@ -181,10 +181,10 @@ func testLateReads(t *testing.T, b Backend) {
 	for i := range 100 {
 		if i == 1 {
 			s.Restart()
-			own, others = s.reader(s.engine.Late), another()
+			reader, others = s.reader(s.engine.Late), another()
 		}
 		s.MustRun()
-		corrected(own)
+		corrected(reader)
 		s.Advance(6 * time.Second)
 		corrected(others)
 		if !s.toNextDue() {
@@ -193,7 +193,7 @@ func testLateReads(t *testing.T, b Backend) {
 	}
 	require.Empty(t, s.Leftovers())
 	s.Store.Forget()
-	corrected(own)
+	corrected(reader)
 	require.Zero(t, s.Store.Count("RawChunks"), "all is ground")
 	s.MustCheck(Raw)
 }
@@ -206,7 +206,7 @@ func testLateReadsExpired(t *testing.T, b Backend) {
 	from := s.Clock.Now().Add(-2*day + 40*time.Minute).Truncate(time.Hour)
 	s.backFill([]Point{{"x", from.Add(50 * time.Minute).UnixMilli(), 1}, {"x", from.Add(2 * time.Hour).UnixMilli(), 2}})
 	q := s.reader(s.engine.Late)
-	said := func() []string {
+	warned := func() []string {
 		t.Helper()
 		r, err := q.Summary(t.Context(), []query.Selector{selectorOf(t, "x")}, from.UnixMilli(), from.Add(3*time.Hour).UnixMilli())
 		require.NoError(t, err)
@@ -217,13 +217,13 @@ func testLateReadsExpired(t *testing.T, b Backend) {
 	}
 	want := []string{"incomplete: samples from " + from.Format(time.RFC3339) + " to " + from.Add(time.Hour).Format(time.RFC3339) +
 		" are not yet ground into the 1h rows"}
-	require.Equal(t, want, said())
+	require.Equal(t, want, warned())
 	_, warnings := s.evaluate(q, "count_over_time(x[3d])", s.Clock.Now())
 	require.Len(t, warnings, 1)
 	require.Contains(t, warnings[0], want[0])
 
 	s.Settle()
-	require.Empty(t, said())
+	require.Empty(t, warned())
 }
 
 func selectorOf(t *testing.T, name string) query.Selector {

@@ -86,21 +86,21 @@ func breakable(file, source string) (out, pkg string, err error) {
 		if b.file != file {
 			continue
 		}
-		c, of, err := b.broken(f, source)
+		c, fn, err := b.broken(f, source)
 		if err != nil {
 			return "", "", fmt.Errorf("the break %q: %w", b.name, err)
 		}
 		c.id, c.suffix = strconv.Itoa(i), "broken"+strconv.Itoa(i)
-		copies[of] = append(copies[of], c)
+		copies[fn] = append(copies[fn], c)
 	}
 	// A file has its functions in the order of their positions, counted from 1.
 	var text strings.Builder
 	at := 0
 	for _, decl := range f.Decls {
-		if of, ok := decl.(*ast.FuncDecl); ok && copies[of] != nil {
-			text.WriteString(source[at : of.Pos()-1])
-			text.WriteString(chosen(of, source, copies[of]))
-			at = int(of.End() - 1)
+		if fn, ok := decl.(*ast.FuncDecl); ok && copies[fn] != nil {
+			text.WriteString(source[at : fn.Pos()-1])
+			text.WriteString(chosen(fn, source, copies[fn]))
+			at = int(fn.End() - 1)
 		}
 	}
 	return text.String() + source[at:], f.Name.Name, nil
@@ -110,7 +110,7 @@ func breakable(file, source string) (out, pkg string, err error) {
 type functionCopy struct{ id, suffix, body string }
 
 // broken returns the body with the break, and the function whose body it is.
-func (b *brk) broken(f *ast.File, source string) (c functionCopy, of *ast.FuncDecl, err error) {
+func (b *brk) broken(f *ast.File, source string) (c functionCopy, fn *ast.FuncDecl, err error) {
 	if n := strings.Count(source, b.old); n != 1 {
 		return c, nil, fmt.Errorf("it is out of date: %s has this %d times:\n%s", b.file, n, b.old)
 	}
@@ -124,12 +124,12 @@ func (b *brk) broken(f *ast.File, source string) (c functionCopy, of *ast.FuncDe
 		end, with = end-1, with[:len(with)-1]
 	}
 	for _, decl := range f.Decls {
-		of, ok := decl.(*ast.FuncDecl)
-		if !ok || of.Body == nil {
+		fn, ok := decl.(*ast.FuncDecl)
+		if !ok || fn.Body == nil {
 			continue
 		}
-		if begin, over := int(of.Body.Pos()-1), int(of.Body.End()-1); begin < start && end < over {
-			return functionCopy{body: source[begin:start] + with + source[end:over]}, of, nil
+		if begin, over := int(fn.Body.Pos()-1), int(fn.Body.End()-1); begin < start && end < over {
+			return functionCopy{body: source[begin:start] + with + source[end:over]}, fn, nil
 		}
 	}
 	return c, nil, fmt.Errorf("it is not within a function of %s", b.file)
@@ -137,15 +137,15 @@ func (b *brk) broken(f *ast.File, source string) (c functionCopy, of *ast.FuncDe
 
 // chosen returns a function that calls one of its copies, or itself as it was, and the text of all
 // of these.
-func chosen(of *ast.FuncDecl, source string, copies []functionCopy) string {
+func chosen(fn *ast.FuncDecl, source string, copies []functionCopy) string {
 	part := func(n ast.Node) string { return source[n.Pos()-1 : n.End()-1] }
-	callee, receiver := of.Name.Name, ""
-	if of.Recv != nil {
-		receiver = part(of.Recv) + " "
+	callee, receiver := fn.Name.Name, ""
+	if fn.Recv != nil {
+		receiver = part(fn.Recv) + " "
 		callee = "quernReceiver." + callee
 	}
 	var params, args []string
-	for _, field := range of.Type.Params.List {
+	for _, field := range fn.Type.Params.List {
 		for range max(1, len(field.Names)) {
 			name := fmt.Sprintf("quernParam%d", len(args))
 			params = append(params, name+" "+part(field.Type))
@@ -156,8 +156,8 @@ func chosen(of *ast.FuncDecl, source string, copies []functionCopy) string {
 		}
 	}
 	results, call := "", "%s_%s(%s)\n\t\treturn"
-	if of.Type.Results != nil {
-		results, call = part(of.Type.Results), "return %s_%s(%s)"
+	if fn.Type.Results != nil {
+		results, call = part(fn.Type.Results), "return %s_%s(%s)"
 	}
 	calls := func(suffix string) string { return fmt.Sprintf(call, callee, suffix, strings.Join(args, ", ")) }
 
@@ -165,14 +165,14 @@ func chosen(of *ast.FuncDecl, source string, copies []functionCopy) string {
 	for _, c := range copies {
 		fmt.Fprintf(&head, "\tif quernBreak == %q {\n\t\t%s\n\t}\n", c.id, calls(c.suffix))
 	}
-	signature := source[of.Type.Params.Pos()-1 : of.Type.End()-1]
-	for _, c := range append(copies, functionCopy{suffix: "whole", body: part(of.Body)}) {
-		fmt.Fprintf(&bodies, "\n\nfunc %s%s_%s%s %s", receiver, of.Name.Name, c.suffix, signature, c.body)
+	signature := source[fn.Type.Params.Pos()-1 : fn.Type.End()-1]
+	for _, c := range append(copies, functionCopy{suffix: "whole", body: part(fn.Body)}) {
+		fmt.Fprintf(&bodies, "\n\nfunc %s%s_%s%s %s", receiver, fn.Name.Name, c.suffix, signature, c.body)
 	}
-	if of.Recv != nil {
-		receiver = "(quernReceiver " + part(of.Recv.List[0].Type) + ") "
+	if fn.Recv != nil {
+		receiver = "(quernReceiver " + part(fn.Recv.List[0].Type) + ") "
 	}
-	return fmt.Sprintf("func %s%s(%s) %s {\n%s\t%s\n}%s", receiver, of.Name.Name, strings.Join(params, ", "), results, head.String(), calls("whole"), bodies.String())
+	return fmt.Sprintf("func %s%s(%s) %s {\n%s\t%s\n}%s", receiver, fn.Name.Name, strings.Join(params, ", "), results, head.String(), calls("whole"), bodies.String())
 }
 
 // TestPatterns: each entry of the list is up to date. It builds nothing.

@@ -53,15 +53,15 @@ func certify(name string, addresses []string) (cert, key []byte, err error) {
 		return nil, nil, err
 	}
 	now := time.Now()
-	own := &x509.Certificate{
+	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(24 * time.Hour),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	for _, address := range addresses {
-		own.IPAddresses = append(own.IPAddresses, net.ParseIP(address))
+		template.IPAddresses = append(template.IPAddresses, net.ParseIP(address))
 	}
-	signed, err := x509.CreateCertificate(rand.Reader, own, own, private.Public(), private)
+	signed, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -130,8 +130,8 @@ func TestOneTokenRangeAway(t *testing.T) {
 	logged = len(aggregator.Stderr.String())
 	process.Eventually(t, "some reports to be acknowledged, and others refused", func() error { return s.parted(t, "before") })
 	ran := regexp.MustCompile(`msg=run .* bucket=raw .* blocks=[1-9]`)
-	runs := func(of *process.Process, logged int) error {
-		if n := len(ran.FindAllString(of.Stderr.String()[logged:], -1)); n < 3 {
+	runs := func(worker *process.Process, logged int) error {
+		if n := len(ran.FindAllString(worker.Stderr.String()[logged:], -1)); n < 3 {
 			return fmt.Errorf("%d runs", n)
 		}
 		return nil

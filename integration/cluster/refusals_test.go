@@ -143,9 +143,9 @@ func TestRefusals(t *testing.T) {
 	} {
 		t.Run(c.command+"/"+c.name, func(t *testing.T) {
 			if c.setting != "" {
-				is := settings.read(t, c.setting)
-				settings.swap(t, c.setting, is, c.value)
-				defer settings.swap(t, c.setting, c.value, is)
+				stored := settings.read(t, c.setting)
+				settings.swap(t, c.setting, stored, c.value)
+				defer settings.swap(t, c.setting, c.value, stored)
 			}
 			refused(t, c.pl.run(t, c.command, c.args...), c.why)
 		})
@@ -221,13 +221,13 @@ func TestLoginsAndCertificates(t *testing.T) {
 	require.NoError(t, os.WriteFile(empty, []byte("no certificate\n"), 0o600))
 
 	trust := []string{"--cassandra-ca", files.CA}
-	own := []string{"--cassandra-cert", files.Cert, "--cassandra-key", files.Key}
-	as := func(user, password string) []string {
+	identity := []string{"--cassandra-cert", files.Cert, "--cassandra-key", files.Key}
+	credentials := func(user, password string) []string {
 		file := filepath.Join(t.TempDir(), "password")
 		require.NoError(t, os.WriteFile(file, []byte(password+"\n"), 0o600))
 		return []string{"--cassandra-username", user, "--cassandra-password-file", file}
 	}
-	login := as(cassandratest.Username, cassandratest.Password)
+	login := credentials(cassandratest.Username, cassandratest.Password)
 	with := func(login ...[]string) place {
 		to := pl
 		to.login = nil
@@ -236,7 +236,7 @@ func TestLoginsAndCertificates(t *testing.T) {
 		}
 		return to
 	}
-	good := with(trust, own, login)
+	good := with(trust, identity, login)
 	good.apply(t, "--index-partitions", "4")
 	session := pl.connect(t)
 	for name, login := range map[string]string{"nobody": "true", "group": "false"} {
@@ -250,16 +250,16 @@ func TestLoginsAndCertificates(t *testing.T) {
 		flags [][]string
 		why   string
 	}{
-		{"no login", [][]string{trust, own}, "the servers require a user name and a password: set --cassandra-username and --cassandra-password-file"},
-		{"wrong password", [][]string{trust, own, as(cassandratest.Username, "hunter2")}, wrongLogin},
-		{"unknown user", [][]string{trust, own, as("stranger", "hunter2")}, wrongLogin},
-		{"no password", [][]string{trust, own, {"--cassandra-username", cassandratest.Username}}, "the servers also require a password: set --cassandra-password-file ("},
-		{"no user", [][]string{trust, own, as("group", "nothing")}, "the servers do not allow this user to log in: run ALTER ROLE … WITH LOGIN = true"},
-		{"another authority", [][]string{{"--cassandra-ca", files.Cert}, own, login}, notTrusted},
-		{"the system's authorities", [][]string{{"--cassandra-tls"}, own, login}, notTrusted},
-		{"no file", [][]string{{"--cassandra-ca", noFile}, own, login}, "--cassandra-ca: open " + noFile + ": no such file or directory"},
-		{"a directory", [][]string{{"--cassandra-ca", dir}, own, login}, "--cassandra-ca: read " + dir + ": is a directory"},
-		{"no certificate in it", [][]string{{"--cassandra-ca", empty}, own, login}, "--cassandra-ca " + empty + ": the file contains no certificate"},
+		{"no login", [][]string{trust, identity}, "the servers require a user name and a password: set --cassandra-username and --cassandra-password-file"},
+		{"wrong password", [][]string{trust, identity, credentials(cassandratest.Username, "hunter2")}, wrongLogin},
+		{"unknown user", [][]string{trust, identity, credentials("stranger", "hunter2")}, wrongLogin},
+		{"no password", [][]string{trust, identity, {"--cassandra-username", cassandratest.Username}}, "the servers also require a password: set --cassandra-password-file ("},
+		{"no user", [][]string{trust, identity, credentials("group", "nothing")}, "the servers do not allow this user to log in: run ALTER ROLE … WITH LOGIN = true"},
+		{"another authority", [][]string{{"--cassandra-ca", files.Cert}, identity, login}, notTrusted},
+		{"the system's authorities", [][]string{{"--cassandra-tls"}, identity, login}, notTrusted},
+		{"no file", [][]string{{"--cassandra-ca", noFile}, identity, login}, "--cassandra-ca: open " + noFile + ": no such file or directory"},
+		{"a directory", [][]string{{"--cassandra-ca", dir}, identity, login}, "--cassandra-ca: read " + dir + ": is a directory"},
+		{"no certificate in it", [][]string{{"--cassandra-ca", empty}, identity, login}, "--cassandra-ca " + empty + ": the file contains no certificate"},
 		{
 			"another's key",
 			[][]string{trust, {"--cassandra-cert", files.CA, "--cassandra-key", files.Key}, login},
@@ -286,7 +286,7 @@ func TestLoginsAndCertificates(t *testing.T) {
 	})
 
 	t.Run("no permission", func(t *testing.T) {
-		nobody := with(trust, own, as("nobody", "nothing"))
+		nobody := with(trust, identity, credentials("nobody", "nothing"))
 		p := nobody.run(t, ingestCommand)
 		assert.Equal(t, 1, p.ExitCode())
 		assert.NotContains(t, p.Stderr.String(), "trying again")

@@ -96,7 +96,7 @@ func (p Program) unpacked(ctx context.Context) (root string, err error) {
 		return "", fmt.Errorf("package %s: %w", p.Package, err)
 	}
 	if err := os.Rename(into, root); err != nil && !os.IsExist(err) {
-		if _, there := os.Stat(filepath.Join(root, p.Path)); there != nil {
+		if _, missing := os.Stat(filepath.Join(root, p.Path)); missing != nil {
 			return "", err
 		}
 	}

@@ -402,8 +402,8 @@ func (a *actor) release(err error) {
 	}
 }
 
-// told records what the actor has learned.
-func (a *actor) told(what ...any) {
+// learn records what the actor has learned.
+func (a *actor) learn(what ...any) {
 	var buf [512]byte
 	a.past = xxhash.Sum64(fmt.Append(fmt.Append(buf[:0], a.past), what...))
 }
@@ -445,7 +445,7 @@ func (w *world) Step(i int) {
 	} else {
 		a := w.actors[i]
 		w.trace = append(w.trace, a.name+": "+a.at.op)
-		a.told(a.at.op)
+		a.learn(a.at.op)
 		a.release(nil)
 	}
 	synctest.Wait()
@@ -593,14 +593,14 @@ func clockOf(ms int64) string { return time.UnixMilli(ms).UTC().Format("15:04") 
 func rowKey(id metric.ScheduleID, ms int64) string { return fmt.Sprintf("%d@%s", id, clockOf(ms)) }
 
 // add computes the row that contains a sample, unless it exists.
-func add(rows map[string]metric.Rollup, key string, raw map[metric.Sample]bool, of metric.Sample, level metric.Bucket) {
+func add(rows map[string]metric.Rollup, key string, raw map[metric.Sample]bool, sample metric.Sample, level metric.Bucket) {
 	if _, ok := rows[key]; ok {
 		return
 	}
-	slice := ladder.SliceAt(level-1, of.TimeMs)
+	slice := ladder.SliceAt(level-1, sample.TimeMs)
 	var samples []metric.Sample
 	for s := range raw {
-		if s.Schedule == of.Schedule && slice.Contains(s.TimeMs) {
+		if s.Schedule == sample.Schedule && slice.Contains(s.TimeMs) {
 			samples = append(samples, s)
 		}
 	}
@@ -639,7 +639,7 @@ func pass[T any](ctx context.Context, g *gate, op string, do func(context.Contex
 		return zero, err
 	}
 	v, err := do(context.WithoutCancel(ctx))
-	g.p.told(v, err)
+	g.p.learn(v, err)
 	return v, err
 }
 
@@ -689,7 +689,7 @@ func (g *gate) Write(ctx context.Context, b *storage.Batch) error {
 			return storagetest.ContextError(ctx)
 		}
 		err := do(context.WithoutCancel(ctx)) // it stops between the parts of the batch
-		g.p.told(err)
+		g.p.learn(err)
 		return err
 	}
 	return passed(ctx, g, "Write "+written(b), do)
@@ -745,7 +745,7 @@ func (g *gate) FirstMark(ctx context.Context, p storage.IndexPartition, from sto
 		k, ok, err = g.Store.FirstMark(ctx, p, from)
 		return k, err
 	})
-	g.p.told(ok)
+	g.p.learn(ok)
 	return k, ok, err
 }
 
@@ -796,7 +796,7 @@ func (g *gate) NewestBegun(ctx context.Context, b metric.Bucket) (startMs int64,
 		startMs, ok, err = g.Store.NewestBegun(ctx, b)
 		return startMs, err
 	})
-	g.p.told(ok)
+	g.p.learn(ok)
 	return startMs, ok, err
 }
 

@@ -49,7 +49,7 @@ func (s *Senders) Start(t testing.TB, n int, to func(*rand.Rand) *process.Proces
 	s.stop, s.at = make(chan struct{}), map[int]string{}
 	t.Cleanup(s.all.Wait) // runs after what they wait for is over
 	for i := range n {
-		s.is(i, "has sent nothing")
+		s.setState(i, "has sent nothing")
 		s.all.Go(func() {
 			defer s.ended(i)
 			rng := rand.New(rand.NewPCG(*Seed, uint64(i)+1))
@@ -63,7 +63,7 @@ func (s *Senders) Start(t testing.TB, n int, to func(*rand.Rand) *process.Proces
 				// Each sender's times ascend. Now and then it uses a new source.
 				lastMs = max(time.Now().UnixMilli(), lastMs+1)
 				batch := Batch(fmt.Sprintf("sender-%d-%02d", i, round/40), lastMs, round, back...)
-				heard := func(answer error) { s.is(i, fmt.Sprintf("%s at %d: %v", batch[0].Source, lastMs, answer)) }
+				heard := func(answer error) { s.setState(i, fmt.Sprintf("%s at %d: %v", batch[0].Source, lastMs, answer)) }
 				if !s.deliver(t, rng, batch, to, heard) {
 					return
 				}
@@ -90,7 +90,7 @@ func (s *Senders) Stop(t testing.TB) {
 	})
 }
 
-func (s *Senders) is(sender int, at string) {
+func (s *Senders) setState(sender int, at string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.at[sender] = at
@@ -141,11 +141,11 @@ func (s *Senders) deliver(t testing.TB, rng *rand.Rand, samples []process.Sample
 
 // tooOld reports whether a reply rejects samples only for their age.
 func tooOld(body []byte) bool {
-	var said wire.Report
-	if json.Unmarshal(body, &said) != nil || len(said.Rejected) == 0 {
+	var reply wire.Report
+	if json.Unmarshal(body, &reply) != nil || len(reply.Rejected) == 0 {
 		return false
 	}
-	for _, r := range said.Rejected {
+	for _, r := range reply.Rejected {
 		if r.Reason != "too_old" {
 			return false
 		}

@@ -56,7 +56,7 @@ type moment struct {
 	tried []float64
 }
 
-func (o *Oracle) note(samples []process.Sample, as func(*moment, float64)) {
+func (o *Oracle) note(samples []process.Sample, record func(*moment, float64)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.points == nil {
@@ -70,7 +70,7 @@ func (o *Oracle) note(samples []process.Sample, as func(*moment, float64)) {
 		if o.points[k][s.Ms] == nil {
 			o.points[k][s.Ms] = &moment{}
 		}
-		as(o.points[k][s.Ms], s.Value)
+		record(o.points[k][s.Ms], s.Value)
 	}
 }
 
@@ -97,7 +97,7 @@ func (o *Oracle) Unknown(samples ...process.Sample) {
 // if all were acknowledged.
 func (o *Oracle) Report(ctx context.Context, p *process.Process, samples []process.Sample) (process.Reply, error) {
 	r, err := p.Report(ctx, samples)
-	var said struct {
+	var reply struct {
 		wire.Report
 		Accepted *int `json:"accepted"` // nil if the reply does not say
 	}
@@ -110,14 +110,14 @@ func (o *Oracle) Report(ctx context.Context, p *process.Process, samples []proce
 		o.Unknown(samples...)
 		return r, err
 	}
-	bad := json.Unmarshal(r.Body, &said)
-	if bad != nil || said.Accepted == nil || *said.Accepted+len(said.Rejected) != len(samples) {
+	bad := json.Unmarshal(r.Body, &reply)
+	if bad != nil || reply.Accepted == nil || *reply.Accepted+len(reply.Rejected) != len(samples) {
 		o.Unknown(samples...)
 		return r, errors.Join(err, bad, fmt.Errorf("the reply does not account for %d samples: %s", len(samples), r.Body))
 	}
 	rejected := map[int]bool{}
-	for _, of := range said.Rejected {
-		rejected[of.Index] = true
+	for _, rejection := range reply.Rejected {
+		rejected[rejection.Index] = true
 	}
 	for i, s := range samples {
 		if rejected[i] {
@@ -152,8 +152,8 @@ func (o *Oracle) Series() int {
 	return n
 }
 
-// told is the maximum number of faults per kind that an error names.
-const told = 10
+// maxNamed is the maximum number of faults per kind that an error names.
+const maxNamed = 10
 
 type faults struct {
 	n    int
@@ -162,13 +162,13 @@ type faults struct {
 
 func (f *faults) add(count *int, format string, args ...any) {
 	*count++
-	if f.n++; f.n <= told {
+	if f.n++; f.n <= maxNamed {
 		f.errs = append(f.errs, fmt.Errorf(format, args...))
 	}
 }
 
 func (f *faults) err() error {
-	if f.n > told {
+	if f.n > maxNamed {
 		f.errs = append(f.errs, fmt.Errorf("… %d in all", f.n))
 	}
 	return errors.Join(f.errs...)
@@ -213,7 +213,7 @@ func (o *Oracle) raw(p *process.Process, wholeMs int64) (map[series]map[int64]fl
 	}
 	for k, moments := range o.points {
 		for ms, m := range moments {
-			if _, there := got[k][ms]; m.acked && !there && ms >= wholeMs {
+			if _, found := got[k][ms]; m.acked && !found && ms >= wholeMs {
 				wrong.add(&o.found.Lost, "acknowledged and lost: %+v", process.Sample{Source: k.source, Metric: k.metric, Ms: ms, Value: m.value})
 			}
 		}
@@ -287,9 +287,9 @@ func (o *Oracle) Check(p *process.Process) error {
 		if err != nil {
 			return err
 		}
-		of := check.Series(ls)
+		checked := check.Series(ls)
 		for _, ms := range slices.Sorted(maps.Keys(samples[k])) {
-			if err := of.Sample(ms, samples[k][ms]); err != nil {
+			if err := checked.Sample(ms, samples[k][ms]); err != nil {
 				return err
 			}
 		}

@@ -33,7 +33,7 @@ type board struct {
 type variable struct {
 	Name     string   `json:"name"`
 	Kind     string   `json:"kind"`
-	Of       string   `json:"of"`
+	Label    string   `json:"of"`
 	Selector string   `json:"selector"`
 	Multi    bool     `json:"multi"`
 	Values   []string `json:"values"`
@@ -221,10 +221,10 @@ func TestVariables(t *testing.T) {
 		require.NoError(t, err)
 	}
 	store(t, server, "v", 0, board{Title: "v", Range: "1h", Variables: []variable{
-		{Name: "role", Kind: "label", Of: "role", Selector: "cpu_usage_ratio", Multi: true},
-		{Name: "host", Kind: "label", Of: "source", Selector: `cpu_usage_ratio{role=~"$role"}`},
+		{Name: "role", Kind: "label", Label: "role", Selector: "cpu_usage_ratio", Multi: true},
+		{Name: "host", Kind: "label", Label: "source", Selector: `cpu_usage_ratio{role=~"$role"}`},
 		{Name: "q", Kind: "list", Values: []string{"0.5", "0.9"}, Value: []string{"0.9"}},
-		{Name: "odd", Kind: "label", Of: "source", Selector: "odd_total", Multi: true},
+		{Name: "odd", Kind: "label", Label: "source", Selector: "odd_total", Multi: true},
 		{Name: "like", Kind: "text", Value: []string{"d.*"}},
 	}, Panels: []panel{
 		curves(1, "by $role", place{0, 0, 12, 6}, `avg by (role) (cpu_usage_ratio{role=~"$role"})`, "{{role}}"),

@@ -74,9 +74,9 @@ func TestDelete(t *testing.T) {
 	p.See("table", "it_celsius")
 
 	t.Run("turned off", func(t *testing.T) {
-		own := serve(t)
-		rooms(t, own)
-		p := open(t, own.URL)
+		server := serve(t)
+		rooms(t, server)
+		p := open(t, server.URL)
 		p.Expect("403 (Forbidden)")
 		p.Go("/metrics-explorer")
 		p.Click(`button[aria-label="Delete samples of it_celsius…"]`)
@@ -87,11 +87,11 @@ func TestDelete(t *testing.T) {
 		p.See("dialog [role=alert]", "start the server with --enable-admin-api")
 	})
 	t.Run("a reader", func(t *testing.T) {
-		own := serve(t, "--enable-admin-api", "--web.config.file", locked(t), "--demo")
-		p := open(t, own.URL)
+		server := serve(t, "--enable-admin-api", "--web.config.file", locked(t), "--demo")
+		p := open(t, server.URL)
 		p.Expect("401")
 		p.Go("/metrics-explorer?find=cpu")
-		p.LogIn(token(t, own, "read"))
+		p.LogIn(token(t, server, "read"))
 		p.Click(`tbody button.icon`)
 		p.See("dialog [role=alert]", "Deleting needs the role admin, and token read")
 		p.Wait(`!document.querySelector("dialog form")`)

@@ -182,14 +182,14 @@ func TestFrame(t *testing.T) {
 	})
 
 	t.Run("the server goes away", func(t *testing.T) {
-		own := serve(t)
-		p := open(t, own.URL)
+		server := serve(t)
+		p := open(t, server.URL)
 		p.Expect("ERR_CONNECTION_REFUSED")
 		p.Expect("503 (Service Unavailable)") // to what the page asks while the server drains
 		p.Go("/metrics-explorer")
 		p.See("footer", "Connected")
 		p.See("main", "Nothing is stored yet")
-		own.Stop()
+		server.Stop()
 		p.Keys("ge")
 		p.See("footer", "does not answer")
 	})

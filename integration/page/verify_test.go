@@ -98,21 +98,21 @@ func TestVerify(t *testing.T) {
 		p.Fill("dialog input[name=from]", "-1h")
 		p.Press("Verify")
 		p.Wait(`document.querySelector(".verified")`)
-		said := p.Text("dialog .banner")
+		banner := p.Text("dialog .banner")
 		p.Press("Close")
 		p.Wait(`!document.querySelector("dialog")`)
-		if !assert.NotContains(t, said, "Nothing was compared") || said[:3] != "All" {
-			return fmt.Errorf("not yet: %s", said)
+		if !assert.NotContains(t, banner, "Nothing was compared") || banner[:3] != "All" {
+			return fmt.Errorf("not yet: %s", banner)
 		}
 		return nil
 	})
 
 	t.Run("readers", func(t *testing.T) {
-		own := serve(t, "--web.config.file", locked(t))
-		p := open(t, own.URL)
+		server := serve(t, "--web.config.file", locked(t))
+		p := open(t, server.URL)
 		p.Expect("401")
 		p.Go("/grinding")
-		p.LogIn(token(t, own, "read"))
+		p.LogIn(token(t, server, "read"))
 		p.See(".tiles", "Workers")
 		assert.NotContains(t, p.Text("main"), "Verify rows")
 	})

@@ -24,7 +24,7 @@ const envBuilt = "QUERN_TEST_BUILT"
 type Programs struct {
 	Quern, Ingest, Aggregator string
 
-	own    string    // the directory to remove, if others do not use it
+	dir    string    // the directory to remove, if others do not use it
 	others *Programs // set once they are built
 	faulty func() (*Programs, error)
 }
@@ -72,7 +72,7 @@ func build(ctx context.Context, tags []string) (*Programs, error) {
 		Quern: filepath.Join(dir, "quern"), Ingest: filepath.Join(dir, "ingest"), Aggregator: filepath.Join(dir, "aggregator"),
 	}
 	if shared == "" {
-		p.own = dir
+		p.dir = dir
 	}
 	// Built on demand, since most tests do not need them.
 	p.faulty = sync.OnceValues(func() (*Programs, error) {
@@ -104,8 +104,8 @@ func buildInto(ctx context.Context, dir string, tags []string) error {
 
 func (p *Programs) remove() {
 	// The system cleans up what is left in the directory of temporary files.
-	if p.own != "" {
-		_ = os.RemoveAll(p.own)
+	if p.dir != "" {
+		_ = os.RemoveAll(p.dir)
 	}
 	if p.others != nil {
 		p.others.remove()

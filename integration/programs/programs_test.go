@@ -145,12 +145,12 @@ func storedAll(t *testing.T, p *process.Process, sent func() (int, error)) point
 func ground(t *testing.T, p *process.Process) {
 	t.Helper()
 	process.Eventually(t, "roll-ups", func() error {
-		said, err := exec.CommandContext(t.Context(), quern, "verify", "--url", p.URL, "--start", "-1h").CombinedOutput()
-		require.NoError(t, err, "%s", said)
+		out, err := exec.CommandContext(t.Context(), quern, "verify", "--url", p.URL, "--start", "-1h").CombinedOutput()
+		require.NoError(t, err, "%s", out)
 		for _, level := range []string{"2s", "4s", "8s"} {
 			// After this line it reports how many rows are still to come.
-			if !regexp.MustCompile(`\n` + level + `: [1-9]\d* rows compared, 0 differ\n`).Match(said) {
-				return fmt.Errorf("%s", said)
+			if !regexp.MustCompile(`\n` + level + `: [1-9]\d* rows compared, 0 differ\n`).Match(out) {
+				return fmt.Errorf("%s", out)
 			}
 		}
 		return nil

@@ -149,19 +149,19 @@ func TestNoPackageHasTheTests(t *testing.T) {
 
 // TestNamesExist: a name that is mistyped here, or a test that was renamed, would be left out or run by accident.
 func TestNamesExist(t *testing.T) {
-	there := map[string]bool{}
+	exists := map[string]bool{}
 	require.NoError(t, filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.IsDir() {
 			return err
 		}
 		names, err := testsIn(path)
 		for _, name := range names {
-			there[name] = true
+			exists[name] = true
 		}
 		return err
 	}))
 	for _, name := range slices.Concat(sweeps, costs, linears, concurrent) {
-		assert.Contains(t, there, name)
+		assert.Contains(t, exists, name)
 	}
 	for _, target := range targets {
 		for _, p := range target.Parts {

@@ -293,7 +293,7 @@ func (d *Door) take(guesses *rate.Limiter) (succeeded func()) {
 
 // guessMeter returns the meter of an address. One that stands for many clients has that of many.
 func (d *Door) guessMeter(r *http.Request) *rate.Limiter {
-	if client := d.opts.Clients.Of(r.RemoteAddr); client != (limits.Client{}) {
+	if client := d.opts.Clients.ByAddress(r.RemoteAddr); client != (limits.Client{}) {
 		return d.guesses.Get(origin{client: client}, 6*time.Second, 10)
 	}
 	return d.guesses.Get(origin{name: host(r)}, time.Second, 100)

@@ -148,7 +148,7 @@ func TestLocks(t *testing.T) {
 func TestNamesOfOthers(t *testing.T) {
 	const at = "192.0.2.1"
 	listens := &net.TCPAddr{IP: net.ParseIP(at), Port: 9095}
-	for host, own := range map[string]bool{
+	for host, known := range map[string]bool{
 		"localhost:9095": true, "LOCALHOST.": true, "quern.localhost": true, "127.0.0.1:9095": true, "127.0.0.2": true, "[::1]:9095": true,
 		at: true, at + ":9095": true, "[::ffff:" + at + "]:9095": true, "quern.example:9095": true,
 		"": false, "evil.example:9095": false, "localhost.evil.example": false, at + ".evil.example": false, "quern.example.evil.example": false,
@@ -161,7 +161,7 @@ func TestNamesOfOthers(t *testing.T) {
 			g, err := newEntrance(t, access.Insecure).Identify(r)
 			require.NoError(t, err)
 			want := access.Read | access.Write
-			if own {
+			if known {
 				want = access.Admin
 			}
 			require.Equal(t, access.Grant{Roles: want}, g, "%q from %s", host, from)

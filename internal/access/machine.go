@@ -37,7 +37,7 @@ func withoutPort(host string) string {
 // local proxy forwards do not count, if the proxy adds its headers. Nor do those of a browser here for a page whose name
 // was made to lead here (DNS rebinding): the Host must be one of the server's names, a loopback address, or the address
 // that the request came to.
-func FromThisMachine(r *http.Request, own Hosts) bool {
+func FromThisMachine(r *http.Request, names Hosts) bool {
 	for _, name := range []string{"Forwarded", "X-Forwarded-For", "Via"} {
 		if len(r.Header.Values(name)) > 0 {
 			return false
@@ -52,7 +52,7 @@ func FromThisMachine(r *http.Request, own Hosts) bool {
 		return false
 	}
 	asked, isAddress := Address(r.Host)
-	return own.Name(r.Host) || isAddress && (asked.IsLoopback() || asked == to)
+	return names.Name(r.Host) || isAddress && (asked.IsLoopback() || asked == to)
 }
 
 // localAddress returns the server's address of a request's connection, the zero Addr if it is unknown.

@@ -62,14 +62,14 @@ func TestToken(t *testing.T) {
 		"no token":           "secret",
 		"nothing":            "",
 		"long":               text + strings.Repeat("a", 1<<10),
-		"the hash":           "quern_" + token.ID + "_" + fmt.Sprintf("%x", e.docs.Of[storage.DocumentKey{Kind: "token", ID: token.ID}].Body),
+		"the hash":           "quern_" + token.ID + "_" + fmt.Sprintf("%x", e.docs.Stored[storage.DocumentKey{Kind: "token", ID: token.ID}].Body),
 	} {
 		_, code, _ := e.by("Bearer " + wrong)
 		require.Equal(t, 401, code, name)
 	}
 	// Neither the store nor the log has the secret.
 	secret := text[strings.LastIndex(text, "_")+1:]
-	for _, doc := range e.docs.Of {
+	for _, doc := range e.docs.Stored {
 		require.NotContains(t, string(doc.Body), secret)
 	}
 	require.NotContains(t, e.log.String(), secret)
@@ -225,7 +225,7 @@ func TestInvalidTokens(t *testing.T) {
 		require.ErrorAs(t, err, &invalid)
 		require.ErrorContains(t, err, want)
 	}
-	require.Empty(t, e.docs.Of)
+	require.Empty(t, e.docs.Stored)
 	e.docs.Err = errors.New("away")
 	_, _, err := e.tokens.Create(t.Context(), access.NewToken{Name: "a", Roles: access.Read})
 	require.ErrorIs(t, err, e.docs.Err)
@@ -320,7 +320,7 @@ func TestSessions(t *testing.T) {
 	other.clk.Set(start.Add(13 * time.Hour))
 	for _, at := range []*entrance{e, other, e} {
 		require.NoError(t, at.tokens.Refresh(t.Context()))
-		require.Len(t, e.docs.Of, 1, "the token")
+		require.Len(t, e.docs.Stored, 1, "the token")
 	}
 }
 
@@ -530,12 +530,12 @@ func TestRevokedTokensGo(t *testing.T) {
 	require.NoError(t, e.tokens.Revoke(t.Context(), token.ID, "user admin"))
 	for i := range access.MaxTokens - 2 {
 		key := storage.DocumentKey{Kind: "token", ID: fmt.Sprint("other-", i)}
-		e.docs.Of[key] = storage.Document{DocumentHead: storage.DocumentHead{DocumentKey: key, Version: 1}, Body: []byte("{")}
+		e.docs.Stored[key] = storage.Document{DocumentHead: storage.DocumentHead{DocumentKey: key, Version: 1}, Body: []byte("{")}
 	}
 	_, lasting := e.create(access.NewToken{Name: "lasting", Roles: access.Read})
 	_, made := e.create(access.NewToken{Name: "another", Roles: access.Read})
-	require.NotContains(t, e.docs.Of, storage.DocumentKey{Kind: "token", ID: token.ID})
-	require.Len(t, e.docs.Of, access.MaxTokens)
+	require.NotContains(t, e.docs.Stored, storage.DocumentKey{Kind: "token", ID: token.ID})
+	require.Len(t, e.docs.Stored, access.MaxTokens)
 	_, _, err := e.tokens.Create(t.Context(), access.NewToken{Name: "more", Roles: access.Read})
 	var invalid *access.InvalidError
 	require.ErrorAs(t, err, &invalid)

@@ -76,7 +76,7 @@ func TestRequest(t *testing.T) {
 
 func TestReplies(t *testing.T) {
 	const busy, away = "the server answered 429 Too Many Requests", "the server answered 503 Service Unavailable"
-	const said = `{"status":"error","error":"sorry"}`
+	const sorry = `{"status":"error","error":"sorry"}`
 	again := errors.New("tried again, when the agent likes")
 	later := func(after time.Duration) error { return &RetryError{After: after} }
 	for _, c := range []struct {
@@ -113,17 +113,17 @@ func TestReplies(t *testing.T) {
 			body: `{"status":"error","error":"the body breaks off","accepted":0,"rejected":[{"index":0,"reason":"too_old","message":"m"}]}`,
 			want: ErrRefused, says: "the server refused the report: 400 Bad Request: the body breaks off",
 		},
-		{name: "not understood", code: 400, body: said, want: ErrRefused, says: "the server refused the report: 400 Bad Request: sorry"},
-		{name: "not decodable", code: 415, body: said, want: ErrRefused, says: "the server refused the report: 415 Unsupported Media Type: sorry"},
-		{name: "not processable", code: 422, body: said, want: ErrRefused, says: "the server refused the report: 422 Unprocessable Entity: sorry"},
+		{name: "not understood", code: 400, body: sorry, want: ErrRefused, says: "the server refused the report: 400 Bad Request: sorry"},
+		{name: "not decodable", code: 415, body: sorry, want: ErrRefused, says: "the server refused the report: 415 Unsupported Media Type: sorry"},
+		{name: "not processable", code: 422, body: sorry, want: ErrRefused, says: "the server refused the report: 422 Unprocessable Entity: sorry"},
 		{name: "not understood by a proxy", code: 400, body: "what?\n", want: again, says: "the server answered 400 Bad Request: what?"},
-		{name: "wrong token", code: 401, body: said, want: again, says: "the server answered 401 Unauthorized: sorry"},
-		{name: "a token to read", code: 403, body: said, want: again, says: "the server answered 403 Forbidden: sorry"},
+		{name: "wrong token", code: 401, body: sorry, want: again, says: "the server answered 401 Unauthorized: sorry"},
+		{name: "a token to read", code: 403, body: sorry, want: again, says: "the server answered 403 Forbidden: sorry"},
 		{name: "forbidden by a proxy", code: 403, body: strings.Repeat("x", 1000), want: again, says: "the server answered 403 Forbidden: " + strings.Repeat("x", 300)},
-		{name: "no such place", code: 404, body: said, want: again, says: "the server answered 404 Not Found: sorry"},
+		{name: "no such place", code: 404, body: sorry, want: again, says: "the server answered 404 Not Found: sorry"},
 		{name: "a page instead", code: 405, want: again, says: "the server answered 405 Method Not Allowed"},
 		{name: "gone", code: 410, want: again, says: "the server answered 410 Gone"},
-		{name: "another host", code: 421, body: said, want: again, says: "the server answered 421 Misdirected Request: sorry"},
+		{name: "another host", code: 421, body: sorry, want: again, says: "the server answered 421 Misdirected Request: sorry"},
 		{
 			name: "moved", code: 302, header: [2]string{"Location", "http://other/"},
 			want: again, says: "the answer is not a Quern server's: 302 Found: redirect to http://other/",

@@ -24,7 +24,7 @@ import (
 type byHeader struct{}
 
 func (byHeader) Identify(r *http.Request) (access.Grant, error) {
-	switch said := r.Header.Get("Authorization"); said {
+	switch header := r.Header.Get("Authorization"); header {
 	case "":
 		return access.Grant{}, nil
 	case "anyone": // where nobody has to log in
@@ -36,7 +36,7 @@ func (byHeader) Identify(r *http.Request) (access.Grant, error) {
 	case "broken":
 		return access.Grant{}, fmt.Errorf("broken")
 	default:
-		roles, err := access.ParseRoles(strings.Split(said, " "))
+		roles, err := access.ParseRoles(strings.Split(header, " "))
 		return access.Grant{Name: "user u", Roles: roles}, err
 	}
 }
@@ -166,10 +166,10 @@ func TestAuditOfBrokenOff(t *testing.T) {
 // TestRefusalsAreThrottled: who is refused again and again does not fill the log.
 func TestRefusalsAreThrottled(t *testing.T) {
 	s, log := locked(t)
-	for _, as := range []string{"anyone", "read"} {
+	for _, who := range []string{"anyone", "read"} {
 		log.Reset()
 		for range 100 {
-			require.Equal(t, 403, ask(t, s, http.MethodGet, "http://127.0.0.1/admin", "", "Authorization", as).Code)
+			require.Equal(t, 403, ask(t, s, http.MethodGet, "http://127.0.0.1/admin", "", "Authorization", who).Code)
 		}
 		require.Equal(t, 1, strings.Count(log.String(), "\n"), log)
 		require.Contains(t, log.String(), "outcome=refused")

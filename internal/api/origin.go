@@ -76,9 +76,9 @@ func (d *doorkeeper) foreign(r *http.Request) bool {
 	if r.Method == http.MethodOptions { // a preflight request
 		return false
 	}
-	as := *r
-	as.Method = http.MethodPost // Check examines only methods that may change something
-	return d.protection.Check(&as) != nil
+	simulated := *r
+	simulated.Method = http.MethodPost // Check examines only methods that may change something
+	return d.protection.Check(&simulated) != nil
 }
 
 // visit returns whether somebody follows a link to one of the pages.
@@ -101,9 +101,9 @@ func (d *doorkeeper) reads(r *http.Request, method string) bool {
 	if method == http.MethodGet || method == http.MethodHead {
 		return true
 	}
-	as := *r
-	as.Method = method
-	to, _, ok := d.routes.Find(&as)
+	simulated := *r
+	simulated.Method = method
+	to, _, ok := d.routes.Find(&simulated)
 	return ok && to.Role == access.Read
 }
 

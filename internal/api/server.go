@@ -277,7 +277,7 @@ func New(opts Options) (*Server, error) {
 		var notes func(*http.Request) func(metric.Metadata)
 		if opts.Metadata != nil {
 			notes = func(r *http.Request) func(metric.Metadata) {
-				from := opts.Clients.Of(r.RemoteAddr)
+				from := opts.Clients.ByAddress(r.RemoteAddr)
 				if access.FromContext(r.Context()).Bound != nil { // metadata is of names, which all series share
 					return func(m metric.Metadata) { opts.Metadata.Add(from, m) }
 				}
@@ -475,7 +475,7 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 	}
 	r = r.WithContext(access.WithGrant(r.Context(), grant))
 	defer s.inst.throttled(r.Context(), w)
-	client := s.opts.Clients.Of(r.RemoteAddr)
+	client := s.opts.Clients.ByAddress(r.RemoteAddr)
 	if bounded {
 		whole := false
 		defer func() { s.audit(w, r, to, grant, whole, "") }()

@@ -172,7 +172,7 @@ func TestHalfOfEachBudgetRemains(t *testing.T) {
 			"imports": {s.Opts().Imports, importer.MaxBytes()},
 			"forms":   {s.Opts().Forms, s.Opts().FormBytes()},
 		} {
-			greedy, other := c.budget.Claim(all.Of("192.0.2.1:1")), c.budget.Claim(all.Of("192.0.2.2:1"))
+			greedy, other := c.budget.Claim(all.ByAddress("192.0.2.1:1")), c.budget.Claim(all.ByAddress("192.0.2.2:1"))
 			require.True(t, greedy.Grow(c.largest), "%s, %d bytes", name, size)
 			for step := c.largest; step > 0; step /= 2 {
 				for greedy.Grow(step) {
@@ -217,7 +217,7 @@ func TestIngestKnowsTheClient(t *testing.T) {
 			s.ServeHTTP(w, r)
 			require.Less(t, w.Code, 300, "%s: %s", path, w.Body)
 		}
-		require.Equal(t, []limits.Client{s.Opts().Clients.Of("192.0.2.1:2"), {}}, got.clients, path)
+		require.Equal(t, []limits.Client{s.Opts().Clients.ByAddress("192.0.2.1:2"), {}}, got.clients, path)
 		require.NotEqual(t, got.clients[0], got.clients[1], path)
 	}
 }
@@ -372,10 +372,10 @@ func TestAggregationStatus(t *testing.T) {
 
 	// So has what is outstanding, of which the marks are read too: one of its own, so that it can be
 	// seen while all queries are busy.
-	own := limits.NewTurns(limits.TurnOptions{N: 1, Name: "status", Clients: limits.NewClients(nil)})
-	give, err = own.Take(t.Context(), "")
+	statusTurns := limits.NewTurns(limits.TurnOptions{N: 1, Name: "status", Clients: limits.NewClients(nil)})
+	give, err = statusTurns.Take(t.Context(), "")
 	require.NoError(t, err)
-	limited := reading.Turns{Queries: turns, Status: own, QueryTimeout: time.Millisecond}
+	limited := reading.Turns{Queries: turns, Status: statusTurns, QueryTimeout: time.Millisecond}
 	queued := apitest.Server(t, func(o *api.Options) { o.Status, o.Turns = apitest.Status{}, limited })
 	require.Equal(t, 503, apitest.Get(t, queued, "GET", "/api/v1/status/aggregation").Code)
 	require.Equal(t, 200, apitest.Get(t, queued, "GET", "/api/v1/status/aggregation?waiting=true").Code)

@@ -136,9 +136,9 @@ func TestNothingLeaks(t *testing.T) {
 
 	bound := s.token(access.NewToken{Roles: access.Read | access.Write, Match: web})
 	asked := questions(s.clk.Now().UnixMilli())
-	for _, is := range s.http.Routes() {
-		pattern := is.Pattern
-		if is.Role == access.Write || strings.HasPrefix(pattern, "POST /api/v1/log") {
+	for _, entry := range s.http.Routes() {
+		pattern := entry.Pattern
+		if entry.Role == access.Write || strings.HasPrefix(pattern, "POST /api/v1/log") {
 			continue
 		}
 		var paths []string
@@ -149,7 +149,7 @@ func TestNothingLeaks(t *testing.T) {
 				paths = append(paths, path)
 			}
 		}
-		refused := is.Bound == route.Refused
+		refused := entry.Bound == route.Refused
 		seen := false
 		for _, path := range paths {
 			for _, q := range asked {
@@ -164,16 +164,16 @@ func TestNothingLeaks(t *testing.T) {
 				code, text := ask(bound)
 				require.NotContains(t, text, "hidden", "%s?%s", pattern, q)
 				require.Equal(t, refused, code == http.StatusForbidden, "%s?%s: %d %s", pattern, q, code, text)
-				if is.Role == access.Admin {
+				if entry.Role == access.Admin {
 					break // one refusal is as good as many
 				}
-				if !seen && is.Bound == route.Filtered {
+				if !seen && entry.Bound == route.Filtered {
 					_, text = ask(all)
 					seen = strings.Contains(text, "hidden")
 				}
 			}
 		}
-		if is.Bound == route.Filtered {
+		if entry.Bound == route.Filtered {
 			require.True(t, seen, "%s: no question finds anything, so this test shows nothing", pattern)
 		}
 	}
@@ -234,9 +234,9 @@ func TestBoundWriters(t *testing.T) {
 		"POST /api/v1/push/collectd":   collectd,
 	}
 	types := map[string]string{"POST /api/v1/write": "application/x-protobuf"}
-	for _, is := range s.http.Routes() {
-		pattern := is.Pattern
-		if is.Role != access.Write || is.Bound != route.Filtered {
+	for _, entry := range s.http.Routes() {
+		pattern := entry.Pattern
+		if entry.Role != access.Write || entry.Bound != route.Filtered {
 			continue
 		}
 		body := bodies[pattern]
@@ -247,9 +247,9 @@ func TestBoundWriters(t *testing.T) {
 			contentType = "application/json"
 		}
 		w := s.send(bound, method, path, body("hidden"), "Content-Type", contentType)
-		said, err := io.ReadAll(w.Body)
+		reply, err := io.ReadAll(w.Body)
 		require.NoError(t, err)
-		require.Contains(t, string(said), "and the token may write only", pattern)
+		require.Contains(t, string(reply), "and the token may write only", pattern)
 		w = s.send(bound, method, path, body("web-1"), "Content-Type", contentType)
 		require.Less(t, w.Code, 300, "%s: %s", pattern, w.Body)
 	}
@@ -283,9 +283,9 @@ func TestSeriesOfTokens(t *testing.T) {
 	require.Contains(t, write(free, 0, 2), `"accepted":4,`)
 	limited := access.NewToken{Roles: access.Write, Match: web, Limits: access.TokenLimits{Series: 5}}
 	token := s.token(limited)
-	said := write(token, 1, 8)
-	require.Contains(t, said, `"accepted":8,`) // m1, which was there, and three more
-	require.Contains(t, said, `there are 5 series of {team=\"web\"}, the most that the token may make`)
+	reply := write(token, 1, 8)
+	require.Contains(t, reply, `"accepted":8,`) // m1, which was there, and three more
+	require.Contains(t, reply, `there are 5 series of {team=\"web\"}, the most that the token may make`)
 	require.Contains(t, write(token, 0, 5), `"accepted":10,"rejected":[]`)
 	require.Contains(t, write(token, 7, 8), `"accepted":0,`)
 	// Another token that is bound alike finds the same number, as does this one after a restart.

@@ -34,12 +34,12 @@ func TestDemo(t *testing.T) {
 	stop()
 	_, err := fill(stopped)
 	require.ErrorIs(t, err, context.Canceled)
-	said, err := fill(t.Context())
+	out, err := fill(t.Context())
 	require.NoError(t, err)
-	require.Contains(t, said, "Generating 26 h of reports of 40 series")
-	said, err = fill(t.Context())
+	require.Contains(t, out, "Generating 26 h of reports of 40 series")
+	out, err = fill(t.Context())
 	require.NoError(t, err)
-	require.Contains(t, said, "already has data")
+	require.Contains(t, out, "already has data")
 
 	want := map[string]float64{}
 	for at := end.Add(-demoSpan).Truncate(g.Interval()); !at.After(end); at = at.Add(g.Interval()) {

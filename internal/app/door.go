@@ -114,7 +114,7 @@ func (s *server) guarded(next http.Handler) http.Handler {
 		for name, value := range s.web.Headers() {
 			w.Header().Set(name, value)
 		}
-		if !s.web.Allow(s.clients.Of(r.RemoteAddr)) {
+		if !s.web.Allow(s.clients.ByAddress(r.RemoteAddr)) {
 			w.Header().Set("Retry-After", respond.RetryBusy)
 			respond.Error(w, http.StatusTooManyRequests, "more requests than the rate_limit of the web config file allows")
 			return

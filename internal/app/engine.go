@@ -107,7 +107,7 @@ func (s *setup) newEngine(ctx context.Context, st storage.Store) (*process, erro
 		if err := p.catalog.Refresh(ctx); err != nil {
 			return nil, err
 		}
-		opts.Late = &late.Options{Shared: s.shared(), Beside: p.errands.run}
+		opts.Late = &late.Options{Shared: s.shared(), Background: p.errands.run}
 	}
 	if s.roles.aggregate {
 		opts.Rollup = &rollup.Options{Pack: true, RepackRate: repackRate, Logger: component(s.log, "aggregator"), Metrics: s.metrics}
@@ -137,7 +137,7 @@ func (s *setup) startIngest(ctx context.Context, p *process, unfit func() error)
 	p.reader = query.New(query.Parts{
 		Store: p.Store, Index: p.index, Settings: p.Store.Settings(), WholeFrom: p.Store.WholeFrom, Clock: s.clk,
 	}, query.Options{
-		Outstanding: p.Recovery.Outstanding, FutureLimit: p.policy.FutureLimit, Late: p.Late, Sightings: p.seen, Beside: p.errands.run, Metrics: s.metrics,
+		Outstanding: p.Recovery.Outstanding, FutureLimit: p.policy.FutureLimit, Late: p.Late, Sightings: p.seen, Background: p.errands.run, Metrics: s.metrics,
 		MaxSamples: s.cfg.Query.MaxSamples,
 	})
 	var leaseAge, window time.Duration
@@ -149,7 +149,7 @@ func (s *setup) startIngest(ctx context.Context, p *process, unfit func() error)
 		MaxSeries: s.cfg.MaxSeries, MaxSeriesPerSource: s.cfg.MaxSeriesPerSource, OnNew: p.index.Add,
 		MaxBytes: maxBytes, Memory: p.index,
 		Gone: p.reader.Gone, LeaseAge: leaseAge,
-		Beside: p.errands.run,
+		Background: p.errands.run,
 	}, ingest.Options{
 		Window: window, OnSamples: p.seen.Saw, Unfit: unfit, Within: p.index.Within,
 		Logger: component(s.log, "ingest"), Metrics: s.metrics,

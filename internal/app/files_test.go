@@ -44,8 +44,8 @@ func TestConnectionsFor(t *testing.T) {
 // TestFewFiles: a server that may open few files accepts fewer connections, and says so. With too few it does not start.
 func TestFewFiles(t *testing.T) {
 	s := testServer(t)
-	var said bytes.Buffer
-	s.log = slog.New(slog.NewTextHandler(&said, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	var log bytes.Buffer
+	s.log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	s.mayOpen = func() uint64 { return 704 + 16 }
 	addr, stop := running(t, s)
 	var conns []net.Conn
@@ -65,8 +65,8 @@ func TestFewFiles(t *testing.T) {
 		require.NoError(t, conn.Close())
 	}
 	stop()
-	require.Contains(t, said.String(), "raise its limit of open files")
-	require.Contains(t, said.String(), "http_connections=16 max_connections=8192")
+	require.Contains(t, log.String(), "raise its limit of open files")
+	require.Contains(t, log.String(), "http_connections=16 max_connections=8192")
 
 	s = testServer(t)
 	s.mayOpen = func() uint64 { return 256 }

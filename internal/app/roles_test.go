@@ -89,7 +89,7 @@ func TestRolesOfDocuments(t *testing.T) {
 
 	lines := make(map[string]int)
 	for line := range strings.Lines(log.String()) {
-		if _, rest, is := strings.Cut(line, "component=audit "); is && strings.Contains(rest, "outcome=done") && !strings.Contains(rest, "/tokens") {
+		if _, rest, ok := strings.Cut(line, "component=audit "); ok && strings.Contains(rest, "outcome=done") && !strings.Contains(rest, "/tokens") {
 			_, action, _ := strings.Cut(rest, `action="`)
 			action, _, _ = strings.Cut(action, `"`)
 			lines[action]++

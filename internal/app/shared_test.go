@@ -145,9 +145,9 @@ func TestWaiting(t *testing.T) {
 	st := newSharedStore("1h,6h,24h", clk)
 	s := sharedServer(t, roles{ingest: true, aggregate: true}, st)
 	s.clk, s.log = clk, config.Log{}.Logger(&log)
-	var there atomic.Bool
+	var reachable atomic.Bool
 	s.open = func(context.Context, func(error)) (store, error) {
-		if !there.Load() {
+		if !reachable.Load() {
 			return nil, errAway
 		}
 		return st, nil
@@ -175,7 +175,7 @@ func TestWaiting(t *testing.T) {
 	}
 	clk.wake <- struct{}{}
 	assert.Equal(t, 2*time.Second, <-clk.slept)
-	there.Store(true)
+	reachable.Store(true)
 	clk.wake <- struct{}{}
 	<-started
 	code, _, body = get(t, url+"/-/ready")

@@ -19,12 +19,12 @@ import (
 // after them in the order, also if the last of them is packed itself, and before all ids that are made later. No writer makes
 // such an id: the variant of the UUID is another one. Then follow how often the last of them was packed with others, and a hash
 // of the ids, so that equal ids give the same result, and others do not.
-func PackedID(of []ID) ID {
+func PackedID(ids []ID) ID {
 	h := fnv.New64a()
-	for _, id := range of {
+	for _, id := range ids {
 		_, _ = h.Write(id[:])
 	}
-	last := slices.MaxFunc(of, ID.Compare)
+	last := slices.MaxFunc(ids, ID.Compare)
 	times := uint64(0)
 	if last.Packed() {
 		times = binary.BigEndian.Uint64(last[8:])>>packedHashBits&(1<<(62-packedHashBits)-1) + 1
@@ -269,14 +269,14 @@ func readColumns(dst []metric.Sample, chunk []byte, ids Range) ([]metric.Sample,
 	return r.read(dst, ids, nil)
 }
 
-// read appends to dst the samples whose schedules are in ids, and of those what of asks for; nil is all. It reads no other
+// read appends to dst the samples whose schedules are in ids, and of those what filter asks for; nil is all. It reads no other
 // columns. The error is a *DamagedColumns, with the samples of the other columns. r.ends then has where in dst each series
 // ends, unless the times of one do not ascend.
-func (r *columnReader) read(dst []metric.Sample, ids Range, of *only) ([]metric.Sample, error) {
+func (r *columnReader) read(dst []metric.Sample, ids Range, filter *only) ([]metric.Sample, error) {
 	var damaged *DamagedColumns
 	r.ends = r.ends[:0]
 	ascend := true
-	for i := range r.wanted(ids, of) {
+	for i := range r.wanted(ids, filter) {
 		id := r.Schedule(i)
 		times, values, err := r.Read(i, r.values[:0])
 		if err != nil {
@@ -288,8 +288,8 @@ func (r *columnReader) read(dst []metric.Sample, ids Range, of *only) ([]metric.
 		}
 		r.values = values
 		from, to := 0, len(times)
-		if of != nil {
-			from, to = of.within(times)
+		if filter != nil {
+			from, to = filter.within(times)
 		}
 		if from == to {
 			continue
@@ -314,13 +314,13 @@ func (r *columnReader) read(dst []metric.Sample, ids Range, of *only) ([]metric.
 
 // weigh finds out how many samples the series in question have, at all times, and what it takes to decode them: their times,
 // and for the longest of them an integer and a value for each sample. It decodes nothing, and leaves out damaged columns.
-func (r *columnReader) weigh(ids Range, of *only) {
+func (r *columnReader) weigh(ids Range, filter *only) {
 	if r.weighed {
 		return
 	}
 	r.weighed, r.wants = true, 0
 	times, longest := 0, 0
-	for i := range r.wanted(ids, of) {
+	for i := range r.wanted(ids, filter) {
 		count, more, err := r.Count(i)
 		if err != nil {
 			continue
@@ -334,25 +334,25 @@ func (r *columnReader) weigh(ids Range, of *only) {
 }
 
 // scratch returns the bytes that reading takes meanwhile, whichever times are in question.
-func (r *columnReader) scratch(ids Range, of *only) int {
-	r.weigh(ids, of)
+func (r *columnReader) scratch(ids Range, filter *only) int {
+	r.weigh(ids, filter)
 	return r.takes
 }
 
 // count returns how many samples read appends. It counts what lies outside of the times in question only if there are so few
 // that this does not matter.
-func (r *columnReader) count(ids Range, of *only) int {
-	r.weigh(ids, of)
-	if r.wants < minCompact || of == nil {
+func (r *columnReader) count(ids Range, filter *only) int {
+	r.weigh(ids, filter)
+	if r.wants < minCompact || filter == nil {
 		return r.wants
 	}
 	n := 0
-	for i := range r.wanted(ids, of) {
+	for i := range r.wanted(ids, filter) {
 		times, err := r.Times(i)
 		if err != nil {
 			continue
 		}
-		from, to := of.within(times)
+		from, to := filter.within(times)
 		n += to - from
 	}
 	return n
@@ -375,10 +375,10 @@ func (o *only) within(times []int64) (from, to int) {
 	return from, max(from, to)
 }
 
-// wanted yields the indexes of the series in ids, and of those the ones that of names; nil is all.
-func (r *columnReader) wanted(ids Range, of *only) iter.Seq[int] {
+// wanted yields the indexes of the series in ids, and of those the ones that filter names; nil is all.
+func (r *columnReader) wanted(ids Range, filter *only) iter.Seq[int] {
 	return func(yield func(int) bool) {
-		if of == nil {
+		if filter == nil {
 			i, _ := r.Find(ids.Start)
 			for ; i < r.Len() && (r.Schedule(i) < ids.End || ids == allIDs); i++ {
 				if !yield(i) {
@@ -387,7 +387,7 @@ func (r *columnReader) wanted(ids Range, of *only) iter.Seq[int] {
 			}
 			return
 		}
-		for _, id := range of.ids {
+		for _, id := range filter.ids {
 			if i, ok := r.Find(id); ok && ids.Contains(id) && !yield(i) {
 				return
 			}

@@ -18,25 +18,25 @@ import (
 // TestPackedID: the id comes after those that it replaces, and before each that any writer makes later.
 func TestPackedID(t *testing.T) {
 	ids := blocks.NewIDs(math.MaxUint64)
-	of := []blocks.ID{ids.Next(1000), ids.Next(1000), ids.Next(999)}
-	packed := blocks.PackedID(of)
+	replaced := []blocks.ID{ids.Next(1000), ids.Next(1000), ids.Next(999)}
+	packed := blocks.PackedID(replaced)
 	require.True(t, packed.Packed())
-	require.Positive(t, packed.Compare(of[2]))
-	require.Equal(t, packed, blocks.PackedID(of))
-	require.NotEqual(t, packed, blocks.PackedID(of[1:]))
+	require.Positive(t, packed.Compare(replaced[2]))
+	require.Equal(t, packed, blocks.PackedID(replaced))
+	require.NotEqual(t, packed, blocks.PackedID(replaced[1:]))
 	later := ids.Next(1)
 	require.Negative(t, packed.Compare(later))
 	require.Negative(t, packed.Compare(blocks.NewIDs(0).Next(1001)))
 	again := blocks.PackedID([]blocks.ID{packed, later})
 	require.Positive(t, again.Compare(later))
 	for n := range 1000 { // with chunks that came too late to be packed before
-		next := blocks.PackedID([]blocks.ID{of[0], again, blocks.KeyID(int64(n), 1)})
+		next := blocks.PackedID([]blocks.ID{replaced[0], again, blocks.KeyID(int64(n), 1)})
 		require.Positive(t, next.Compare(again))
 		require.True(t, next.Packed())
 		require.Negative(t, next.Compare(blocks.NewIDs(0).Next(1001)))
 		again = next
 	}
-	for _, id := range append(of, later) {
+	for _, id := range append(replaced, later) {
 		require.False(t, id.Packed())
 	}
 }

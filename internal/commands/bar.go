@@ -18,7 +18,7 @@ type bar struct {
 // at shows how much is done, and what.
 func (b *bar) at(done, total int64, what string) {
 	if b.bar == nil {
-		if !terminal.Is(b.out) {
+		if !terminal.IsTerminal(b.out) {
 			return
 		}
 		b.bar = terminal.NewBar(b.out, total, what)

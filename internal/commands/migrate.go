@@ -64,11 +64,11 @@ func copyAll(
 	ctx context.Context, cfg config.Migrate, from legacy.Reader, to storage.Store, names map[int32]migrate.Series, clk clock.Clock, log *slog.Logger, stdout io.Writer,
 ) (*migrate.Report, error) {
 	policy := to.Settings().Policy
-	bar, told := bar{out: stdout}, 0
+	bar, logged := bar{out: stdout}, 0
 	defer bar.end()
 	progress := func(done, total int) {
-		if tenth := 10 * done / max(total, 1); !terminal.Is(stdout) && (tenth > told || done == 0) {
-			told = tenth
+		if tenth := 10 * done / max(total, 1); !terminal.IsTerminal(stdout) && (tenth > logged || done == 0) {
+			logged = tenth
 			log.Info("copying", "schedules", done, "of", total)
 		}
 		bar.at(int64(done), int64(total), "schedules")

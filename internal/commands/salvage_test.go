@@ -45,9 +45,9 @@ func TestSalvageOfManySeries(t *testing.T) {
 	}}}))
 	require.NoError(t, st.Close())
 
-	var said bytes.Buffer
-	require.NoError(t, Salvage(ctx, config.Salvage{Dir: dir, Output: filepath.Join(t.TempDir(), "all.ndjson")}, &said, &said))
-	require.Contains(t, said.String(), fmt.Sprintf("1 sample of %d series", most+1))
+	var stderr bytes.Buffer
+	require.NoError(t, Salvage(ctx, config.Salvage{Dir: dir, Output: filepath.Join(t.TempDir(), "all.ndjson")}, &stderr, &stderr))
+	require.Contains(t, stderr.String(), fmt.Sprintf("1 sample of %d series", most+1))
 }
 
 // TestSalvage: of a whole store everything is saved. Of a store with a damaged block everything
@@ -92,10 +92,10 @@ func TestSalvage(t *testing.T) {
 	require.NoError(t, st.Close())
 
 	whole := filepath.Join(t.TempDir(), "whole.ndjson")
-	var said bytes.Buffer
-	require.NoError(t, Salvage(ctx, config.Salvage{Dir: dir, Output: whole}, &said, &said), said.String())
-	require.Contains(t, said.String(), fmt.Sprintf("%d samples of 64 series", hours*each*64))
-	require.Contains(t, said.String(), "not in the file: documents and annotations")
+	var stderr bytes.Buffer
+	require.NoError(t, Salvage(ctx, config.Salvage{Dir: dir, Output: whole}, &stderr, &stderr), stderr.String())
+	require.Contains(t, stderr.String(), fmt.Sprintf("%d samples of 64 series", hours*each*64))
+	require.Contains(t, stderr.String(), "not in the file: documents and annotations")
 	all, err := os.ReadFile(whole)
 	require.NoError(t, err)
 
@@ -112,11 +112,11 @@ func TestSalvage(t *testing.T) {
 	require.NoError(t, os.WriteFile(largest, spoilt, 0o600))
 	before := readAll(t, dir)
 	rest := filepath.Join(t.TempDir(), "rest.ndjson")
-	said.Reset()
-	err = Salvage(ctx, config.Salvage{Dir: dir, Output: rest}, &said, &said)
+	stderr.Reset()
+	err = Salvage(ctx, config.Salvage{Dir: dir, Output: rest}, &stderr, &stderr)
 	require.ErrorContains(t, err, "some data could not be read; the rest is in "+rest+": a sample that was written again may be there with its earlier value")
-	require.Contains(t, said.String(), "skipped: raw chunks of the schedules 0 to 255 in the slices from 20")
-	require.NotContains(t, said.String(), "carrier")
+	require.Contains(t, stderr.String(), "skipped: raw chunks of the schedules 0 to 255 in the slices from 20")
+	require.NotContains(t, stderr.String(), "carrier")
 	require.Equal(t, before, readAll(t, dir))
 	saved := read(t, rest)
 	require.Greater(t, len(saved), len(all)*3/4)
@@ -125,7 +125,7 @@ func TestSalvage(t *testing.T) {
 		require.True(t, bytes.HasPrefix(line, []byte(`{"metric":{"__name__":"cpu"`)), "%.80s", line)
 	}
 
-	require.ErrorContains(t, Salvage(ctx, config.Salvage{Dir: t.TempDir(), Output: rest}, &said, &said), "there is no store in")
+	require.ErrorContains(t, Salvage(ctx, config.Salvage{Dir: t.TempDir(), Output: rest}, &stderr, &stderr), "there is no store in")
 }
 
 func read(t *testing.T, path string) []byte {

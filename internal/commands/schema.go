@@ -25,7 +25,7 @@ func ApplySchema(ctx context.Context, cfg config.Schema, stdout, stderr io.Write
 	bar := bar{out: stdout}
 	err := whenThere(ctx, log, &cfg.Cluster, func(ctx context.Context) error {
 		return cassandra.ApplySchema(ctx, opts, cfg.Replication, func(done, total int, step string) {
-			if done < total && !terminal.Is(stdout) { // in a log
+			if done < total && !terminal.IsTerminal(stdout) { // in a log
 				fmt.Fprintf(stdout, "%d/%d %s\n", done+1, total, step)
 			}
 			bar.at(int64(done), int64(total), step)

@@ -44,8 +44,8 @@ func writeTop(out io.Writer, c *wire.Cardinality, by string) error {
 	fmt.Fprintf(out, "%s, %s, %s\n", count(int64(c.Series), "series", "series"),
 		count(int64(c.LabelNames), "label", "labels"), count(int64(c.LabelPairs), "value", "values"))
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	list := func(of, head string, n int, row func(i int)) {
-		if n == 0 || by != "" && by != of {
+	list := func(key, head string, n int, row func(i int)) {
+		if n == 0 || by != "" && by != key {
 			return
 		}
 		fmt.Fprintln(w, "\n"+head)

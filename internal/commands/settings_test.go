@@ -42,9 +42,9 @@ func TestSourceLabelsAreSet(t *testing.T) {
 	}
 	_, err = set("host", "instance")
 	require.ErrorContains(t, err, "--source-labels host,instance: the store was made with rack, which cannot be changed")
-	said, err := set("rack")
+	out, err := set("rack")
 	require.NoError(t, err)
-	assert.Equal(t, "Nothing to change: the store already has these settings.\n", said)
+	assert.Equal(t, "Nothing to change: the store already has these settings.\n", out)
 	assert.Regexp(t, `(?m)^--source-labels +rack +$`, shown())
 	st, err = pebble.Open(dir, pebble.Options{Clock: clock.System{}, Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)

@@ -28,7 +28,7 @@ func TestFirstToken(t *testing.T) {
 		InStore: true, Settings: config.Settings{Store: config.Pebble, DataDir: dir, Log: config.Log{LogFormat: "text"}},
 		Name: "first", Roles: []string{"admin"}, Expires: time.Hour,
 	}
-	create := func(cfg config.NewToken) (secret, said string, err error) {
+	create := func(cfg config.NewToken) (secret, message string, err error) {
 		var out, errs bytes.Buffer
 		err = commands.CreateToken(t.Context(), cfg, &out, &errs)
 		return strings.TrimSpace(out.String()), errs.String(), err
@@ -49,14 +49,14 @@ func TestFirstToken(t *testing.T) {
 	require.ErrorContains(t, err, "another process")
 	require.NoError(t, st.Close())
 
-	secret, said, err := create(cfg)
+	secret, message, err := create(cfg)
 	require.NoError(t, err)
-	require.Contains(t, said, "(first) has the roles admin, and is valid until")
+	require.Contains(t, message, "(first) has the roles admin, and is valid until")
 	bound := cfg
 	bound.Name, bound.Roles, bound.Match, bound.MaxSeries = "web", []string{"write"}, []string{`{team="web"}`}, 7
-	second, said, err := create(bound)
+	second, message, err := create(bound)
 	require.NoError(t, err)
-	require.Contains(t, said, `It is for only series of {team="web"}, at most 7 series.`)
+	require.Contains(t, message, `It is for only series of {team="web"}, at most 7 series.`)
 	for want, change := range map[string]func(*config.NewToken){
 		"is not a role": func(n *config.NewToken) { n.Roles = []string{"root"} },
 		"selector":      func(n *config.NewToken) { n.Match = []string{`{team=`} },

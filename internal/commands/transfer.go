@@ -31,7 +31,7 @@ func Export(ctx context.Context, cfg config.Export, stdout, stderr io.Writer) er
 		StartMs: cfg.Start.Ms(now), EndMs: cfg.End.Ms(now), Part: cfg.Part,
 		Annotations: cfg.Annotations, Path: cfg.Output, Stdout: stdout, Overwrite: cfg.Overwrite,
 	}
-	if terminal.Is(stdout) { // otherwise every byte counts
+	if terminal.IsTerminal(stdout) { // otherwise every byte counts
 		e.Stdout = terminal.Plain(stdout)
 	}
 	if e.StartMs >= e.EndMs {
@@ -55,11 +55,11 @@ func Export(ctx context.Context, cfg config.Export, stdout, stderr io.Writer) er
 	case err != nil:
 		return err
 	}
-	said := stdout
+	report := stdout
 	if cfg.Output == "" {
-		said = stderr
+		report = stderr
 	}
-	fmt.Fprintf(said, "%s%s from %s to %s, %s\n", count(x.Samples, "sample", "samples"), andAnnotations(x.Annotations), moment(x.StartMs), moment(x.EndMs), count(x.Bytes, "byte", "bytes"))
+	fmt.Fprintf(report, "%s%s from %s to %s, %s\n", count(x.Samples, "sample", "samples"), andAnnotations(x.Annotations), moment(x.StartMs), moment(x.EndMs), count(x.Bytes, "byte", "bytes"))
 	if x.Damaged > 0 {
 		return errors.New("export incomplete: damaged chunks were skipped")
 	}

@@ -22,7 +22,9 @@ func TestPendingOfOneClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in, g := start(t, ingest.Options{MaxPending: 20}, registry.Options{})
 		clients := limits.NewClients(nil)
-		client := func(address string) context.Context { return limits.WithClient(t.Context(), clients.Of(address)) }
+		client := func(address string) context.Context {
+			return limits.WithClient(t.Context(), clients.ByAddress(address))
+		}
 		greedy, other, third := client("192.0.2.1:1"), client("192.0.2.2:1"), client("192.0.2.3:1")
 		for range 2 { // what has been written is given back
 			hold := make(chan struct{})

@@ -29,7 +29,7 @@ func (r *resolver) denied(rep *Report, m *Measurement) flaw {
 	}
 	lacks := r.bound.Lacks(get)
 	return flaw{ReasonForbidden, fmt.Sprintf("metric %s: label %s is %s, and the token may write only %s",
-		excerpt.Of(m.Metric), lacks, excerpt.Quoted(get(lacks)), r.bound)}
+		excerpt.Shorten(m.Metric), lacks, excerpt.Quoted(get(lacks)), r.bound)}
 }
 
 // assign gives ids to the newcomers, none or NoID to those that a limit forbids.

@@ -179,7 +179,7 @@ func TestRoomIsKeptForWhatMayBeTaken(t *testing.T) {
 		stuck := &stuckClaim{Store: g, entered: make(chan struct{})}
 		in := ingest.Start(t.Context(), ingest.Parts{Store: g, Registry: registry.New(stuck, registry.Options{}), Cache: cache.New(g, clk, 1, cache.DefaultTiming()), Clock: clk}, ingest.Options{MaxPending: 4})
 		clients := limits.NewClients(nil)
-		stranger, other := clients.Of("192.0.2.1:1"), clients.Of("192.0.2.2:1")
+		stranger, other := clients.ByAddress("192.0.2.1:1"), clients.ByAddress("192.0.2.2:1")
 		reports := report(1, 2, 3, 4)
 		reports[0].Measurements[0].TimeMs = -7
 		reports[0].Measurements[1].TimeMs = -7

@@ -98,7 +98,7 @@ type unregistered struct {
 func (r *resolver) resolve(held *hold, in *Ingest, reports []Report, ageCap time.Duration) error {
 	r.in, r.held, r.ageCap, r.nowMs = in, held, ageCap, clock.NowMs(in.clk)
 	r.wholeFromMs = in.store.WholeFrom(metric.Raw, r.nowMs)
-	r.bound = bound.Of(held.ctx)
+	r.bound = bound.FromContext(held.ctx)
 	r.samples, r.rejected = r.samples[:0], r.rejected[:0]
 	clear(r.messages)
 	clear(r.taken) // a source may have been dropped

@@ -35,7 +35,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 		if tcp, ok := conn.(*net.TCPConn); ok {
 			_ = tcp.SetWriteBuffer(sendBytes) // an error is harmless: the system's default size works too
 		}
-		client := l.clients.Of(conn.RemoteAddr().String())
+		client := l.clients.ByAddress(conn.RemoteAddr().String())
 		if l.open.try(client, 1) {
 			return &counted{Conn: conn, give: sync.OnceFunc(func() { l.open.give(client, 1) })}, nil
 		}
@@ -82,7 +82,7 @@ func NewRequests(most int, clients *Clients, refuse http.Handler) *Requests {
 // Limit returns a handler that passes requests to next.
 func (q *Requests) Limit(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		client, budget, h := q.clients.Of(r.RemoteAddr), q.served, next
+		client, budget, h := q.clients.ByAddress(r.RemoteAddr), q.served, next
 		if !budget.try(client, 1) {
 			budget, h = q.refused, q.refuse
 			if !budget.try(client, 1) {

@@ -40,9 +40,9 @@ func Loopback() []netip.Prefix {
 	return []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
 }
 
-// Of returns the client that connects from an address such as 192.0.2.1:4711. For a shared address,
+// ByAddress returns the client that connects from an address such as 192.0.2.1:4711. For a shared address,
 // or one that is no IP address, it returns the zero Client.
-func (c *Clients) Of(address string) Client {
+func (c *Clients) ByAddress(address string) Client {
 	at, err := netip.ParseAddrPort(address)
 	if err != nil {
 		return Client{}
@@ -65,7 +65,7 @@ func (c *Clients) For(ctx context.Context, address string) Client {
 	if client := ClientOf(ctx); client.token != "" {
 		return client
 	}
-	return c.Of(address)
+	return c.ByAddress(address)
 }
 
 type clientKey struct{}

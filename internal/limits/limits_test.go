@@ -23,21 +23,21 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestClients(t *testing.T) {
 	c := NewClients(Loopback())
-	require.Equal(t, c.Of("192.0.2.1:1"), c.Of("192.0.2.1:2"))
-	require.Equal(t, c.Of("192.0.2.1:1"), c.Of("[::ffff:192.0.2.1]:2"))
-	require.NotEqual(t, c.Of("192.0.2.1:1"), c.Of("192.0.2.2:1"))
-	require.Equal(t, c.Of("[2001:db8::1]:1"), c.Of("[2001:db8::2]:1"), "they are one network")
-	require.NotEqual(t, c.Of("[2001:db8::1]:1"), c.Of("[2001:db8:0:1::1]:1"))
-	require.NotEqual(t, Client{}, c.Of("[fe80::1%eth0]:1"))
+	require.Equal(t, c.ByAddress("192.0.2.1:1"), c.ByAddress("192.0.2.1:2"))
+	require.Equal(t, c.ByAddress("192.0.2.1:1"), c.ByAddress("[::ffff:192.0.2.1]:2"))
+	require.NotEqual(t, c.ByAddress("192.0.2.1:1"), c.ByAddress("192.0.2.2:1"))
+	require.Equal(t, c.ByAddress("[2001:db8::1]:1"), c.ByAddress("[2001:db8::2]:1"), "they are one network")
+	require.NotEqual(t, c.ByAddress("[2001:db8::1]:1"), c.ByAddress("[2001:db8:0:1::1]:1"))
+	require.NotEqual(t, Client{}, c.ByAddress("[fe80::1%eth0]:1"))
 	for _, shared := range []string{"127.0.0.1:1", "127.1.2.3:1", "[::1]:1", "[::ffff:127.0.0.1]:1", "pipe", ""} {
-		require.Equal(t, Client{}, c.Of(shared), shared)
+		require.Equal(t, Client{}, c.ByAddress(shared), shared)
 	}
-	require.NotEqual(t, Client{}, NewClients(nil).Of("127.0.0.1:1"))
+	require.NotEqual(t, Client{}, NewClients(nil).ByAddress("127.0.0.1:1"))
 }
 
 func TestBudget(t *testing.T) {
 	all := NewClients(nil)
-	a, b := all.Of("192.0.2.1:1"), all.Of("192.0.2.2:1")
+	a, b := all.ByAddress("192.0.2.1:1"), all.ByAddress("192.0.2.2:1")
 	budget := NewBudget(100, 10)
 	first, second, other := budget.Claim(a), budget.Claim(a), budget.Claim(b)
 	require.True(t, first.Grow(30))
@@ -171,9 +171,9 @@ func TestListener(t *testing.T) {
 	one, two := <-accepted, <-accepted
 
 	third := dial()
-	said, err := io.ReadAll(third)
+	reply, err := io.ReadAll(third)
 	require.NoError(t, err)
-	require.Equal(t, "full", string(said), "two of four are the share of one client")
+	require.Equal(t, "full", string(reply), "two of four are the share of one client")
 	require.NoError(t, third.Close())
 
 	require.NoError(t, one.Close())
@@ -182,9 +182,9 @@ func TestListener(t *testing.T) {
 	defer fourth.Close()
 	again := <-accepted
 	fifth := dial()
-	said, err = io.ReadAll(fifth)
+	reply, err = io.ReadAll(fifth)
 	require.NoError(t, err)
-	require.Equal(t, "full", string(said))
+	require.Equal(t, "full", string(reply))
 	require.NoError(t, fifth.Close())
 
 	require.NoError(t, again.(*counted).CloseWrite())

@@ -47,7 +47,7 @@ func TestClientsByToken(t *testing.T) {
 	large := limits.TokenClient("b", 100)
 	ctx := limits.WithClient(t.Context(), small)
 	require.Equal(t, small, clients.For(ctx, "127.0.0.1:1"))
-	require.Equal(t, clients.Of("192.0.2.1:1"), clients.For(t.Context(), "192.0.2.1:2"))
+	require.Equal(t, clients.ByAddress("192.0.2.1:1"), clients.For(t.Context(), "192.0.2.1:2"))
 
 	turns := limits.NewTurns(limits.TurnOptions{N: 4, Name: "queries", Clients: clients})
 	give, err := turns.Take(ctx, "127.0.0.1:1")

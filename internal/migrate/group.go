@@ -160,13 +160,13 @@ func (g *group) badTime(tMs int64) string {
 // copySamples writes the samples that the store lacks, and reads all of them back.
 func (g *group) copySamples(ctx context.Context, samples []metric.Sample) error {
 	g.report.Read[0] += int64(len(samples))
-	there, err := g.present(ctx, samples)
+	present, err := g.present(ctx, samples)
 	if err != nil {
 		return err
 	}
 	var missing []metric.Sample
 	for i, s := range samples {
-		if !there[i] {
+		if !present[i] {
 			missing = append(missing, s)
 		}
 	}
@@ -175,11 +175,11 @@ func (g *group) copySamples(ctx context.Context, samples []metric.Sample) error 
 			return err
 		}
 		g.report.Written[0] += int64(len(missing))
-		if there, err = g.present(ctx, samples); err != nil {
+		if present, err = g.present(ctx, samples); err != nil {
 			return err
 		}
 	}
-	for _, ok := range there {
+	for _, ok := range present {
 		if ok {
 			g.report.Found[0]++
 		}
@@ -194,7 +194,7 @@ func (g *group) present(ctx context.Context, samples []metric.Sample) ([]bool, e
 	for _, s := range samples {
 		fromMs, toMs = min(fromMs, s.TimeMs), max(toMs, s.TimeMs)
 	}
-	there := make([]bool, len(samples))
+	present := make([]bool, len(samples))
 	for c, err := range g.store.RawChunks(ctx, g.ids, g.ladder.SliceAt(metric.Raw, fromMs).StartMs, toMs+1) {
 		if err != nil {
 			return nil, err
@@ -203,11 +203,11 @@ func (g *group) present(ctx context.Context, samples []metric.Sample) ([]bool, e
 		stored, _ := blocks.DecodeSamplesIn(nil, c.Data, g.ids)
 		for _, s := range stored {
 			if i, ok := slices.BinarySearchFunc(samples, s, metric.CompareSamples); ok {
-				there[i] = true
+				present[i] = true
 			}
 		}
 	}
-	return there, nil
+	return present, nil
 }
 
 // write makes samples durable, with the marks that have them ground.

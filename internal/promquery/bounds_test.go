@@ -58,7 +58,7 @@ func TestSubqueriesCountTheirSteps(t *testing.T) {
 		}
 		return fmt.Sprintf("max_over_time((%s)[%dms:1ms])", expr, steps)
 	}
-	beside := func(op string, n int) string {
+	chained := func(op string, n int) string {
 		return strings.Repeat("max_over_time(none[400s:1ms]) "+op+" ", n-1) + "max_over_time(none[400s:1ms])"
 	}
 	for _, expr := range []string{nested(3, 400_000), nested(20, 60_000), nested(1, 1_000_001), "-(" + nested(3, 400_000) + ")"} {
@@ -67,7 +67,7 @@ func TestSubqueriesCountTheirSteps(t *testing.T) {
 		require.Less(t, took, int64(opts.MaxSamples*sampleBytes/4), "%.100s", expr)
 	}
 	// Those that are evaluated one after the other are not held together.
-	for _, expr := range []string{nested(1, 900_000), nested(2, 400_000), beside("or", 10), beside("+", 10)} {
+	for _, expr := range []string{nested(1, 900_000), nested(2, 400_000), chained("or", 10), chained("+", 10)} {
 		_, err := w.heavy(opts, expr, at, at, 0)
 		require.NoError(t, err, "%.100s", expr)
 	}

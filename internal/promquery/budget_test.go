@@ -20,8 +20,8 @@ import (
 // hostile are expressions that take much more than their length, each in a way of its own. Those in instant are so slow in a
 // range that they take their time instead.
 func hostile() (ranges, instant map[string]string) {
-	join := func(of string, n int) string {
-		return `label_join(` + of + `, "a", ""` + strings.Repeat(`, "a"`, n) + ")"
+	join := func(expr string, n int) string {
+		return `label_join(` + expr + `, "a", ""` + strings.Repeat(`, "a"`, n) + ")"
 	}
 	long := `"` + strings.Repeat("y", 60_000) + `"`
 	slow := strings.Repeat(".?", 5000) + "z"

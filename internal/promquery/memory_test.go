@@ -272,7 +272,7 @@ func TestSelectorsOfAQueryShareItsLimit(t *testing.T) {
 		require.NoError(t, w.Store.WriteRollups(t.Context(), 0, 1, rows))
 	}
 	type asked struct {
-		of          string // of a selector's matcher
+		matcher     string // of a selector's matcher
 		start, end  int64
 		step        time.Duration
 		fewer, more int // selectors
@@ -282,7 +282,7 @@ func TestSelectorsOfAQueryShareItsLimit(t *testing.T) {
 		t.Helper()
 		var parts []string
 		for i := range selectors {
-			parts = append(parts, "sum("+strings.ReplaceAll(a.of, "$", fmt.Sprintf(`x{i!="none%d"}`, i))+")")
+			parts = append(parts, "sum("+strings.ReplaceAll(a.matcher, "$", fmt.Sprintf(`x{i!="none%d"}`, i))+")")
 		}
 		engine, queryable := New(w.Querier, Options{MaxSamples: most, Timeout: time.Hour})
 		q, err := engine.NewRangeQuery(t.Context(), queryable, nil, strings.Join(parts, " + "), time.UnixMilli(a.start), time.UnixMilli(a.end), a.step)
@@ -304,10 +304,10 @@ func TestSelectorsOfAQueryShareItsLimit(t *testing.T) {
 		return int64(peak) - int64(before)
 	}
 	for name, a := range map[string]asked{
-		"samples":   {of: "count_over_time($[1h])", start: midnight, end: midnight, step: time.Minute, fewer: 10, more: 80, everyReads: 10},
-		"timestamp": {of: "timestamp($)", start: midnight - hour, end: midnight, step: time.Minute, fewer: 10, more: 80, everyReads: 10},
-		"rows":      {of: "quantile_over_time(0.5, $[2h])", start: old + day, end: old + 9*day, step: time.Hour, fewer: 10, more: 80, everyReads: 10},
-		"points":    {of: "max_over_time($[2h])", start: old + day, end: old + 9*day, step: time.Minute, fewer: 4, more: 40, everyReads: 4},
+		"samples":   {matcher: "count_over_time($[1h])", start: midnight, end: midnight, step: time.Minute, fewer: 10, more: 80, everyReads: 10},
+		"timestamp": {matcher: "timestamp($)", start: midnight - hour, end: midnight, step: time.Minute, fewer: 10, more: 80, everyReads: 10},
+		"rows":      {matcher: "quantile_over_time(0.5, $[2h])", start: old + day, end: old + 9*day, step: time.Hour, fewer: 10, more: 80, everyReads: 10},
+		"points":    {matcher: "max_over_time($[2h])", start: old + day, end: old + 9*day, step: time.Minute, fewer: 4, more: 40, everyReads: 4},
 	} {
 		t.Run(name, func(t *testing.T) {
 			few, many := exec(t, a, a.fewer), exec(t, a, a.more)

@@ -202,14 +202,14 @@ func (r *rewriter) subquery(e *parser.SubqueryExpr, g grid) {
 	rangeMs, stepMs := e.Range.Milliseconds(), e.Step.Milliseconds()
 	switch {
 	case stepMs == 0 && e.Step != 0: // the engine would divide by it
-		r.refuse(fmt.Errorf("%s: times have millisecond precision: the step of a subquery must be at least 1ms", excerpt.Of(e.String())))
+		r.refuse(fmt.Errorf("%s: times have millisecond precision: the step of a subquery must be at least 1ms", excerpt.Shorten(e.String())))
 		return
 	case stepMs == 0:
 		stepMs = r.subqueryStepMs(rangeMs)
 	}
 	if windows, points := g.steps(), rangeMs/stepMs+1; r.prep.refused == nil && windows > maxMoved/points {
 		r.prep.refused = &query.RequestError{Message: fmt.Sprintf("%s would take too long, at %d steps with %d of its own each: use larger steps or shorter ranges",
-			excerpt.Of(e.String()), windows, points)}
+			excerpt.Shorten(e.String()), windows, points)}
 	}
 	inside := g.at(e.Timestamp, e.OriginalOffset).inside(rangeMs, stepMs)
 	steps := inside.steps()
@@ -246,17 +246,17 @@ func (r *rewriter) call(e *parser.Call, g grid) *parser.Call {
 		if refused(sel, e.Func.Name) {
 			continue
 		}
-		as := asFunction[e.Func.Name]
+		function := asFunction[e.Func.Name]
 		if e.Func.Name == "delta" && extended(sel) {
-			as = "sum_over_time"
+			function = "sum_over_time"
 		}
-		if as == "" {
+		if function == "" {
 			r.stream(sel, g, e.Func.Name, 2)
 		} else if reads := r.window(sel, g, e.Func.Name); reads != nil {
 			if e.Func.Name == "quantile_over_time" {
 				r.quantile(e, reads)
 			}
-			return over(as, e, sel)
+			return over(function, e, sel)
 		}
 	}
 	return e
@@ -350,7 +350,7 @@ func (r *rewriter) read(sel *parser.VectorSelector, reads *reading) {
 func (r *rewriter) quantile(e *parser.Call, reads *reading) {
 	rank, ok := constant(e.Args[0])
 	if !ok {
-		r.refuse(fmt.Errorf("%s: the quantile must be a constant number when roll-ups are read", excerpt.Of(e.String())))
+		r.refuse(fmt.Errorf("%s: the quantile must be a constant number when roll-ups are read", excerpt.Shorten(e.String())))
 	}
 	if !(rank >= 0 && rank <= 1) {
 		r.prep.notes.Add(annotations.NewInvalidQuantileWarning(rank, e.Args[0].PositionRange()))

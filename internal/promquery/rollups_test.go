@@ -88,11 +88,11 @@ func (p *pair) query(t *testing.T, w *world, expr string, startMs, endMs, stepMs
 	r := q.Exec(t.Context())
 	if m, ok := r.Value.(promql.Matrix); ok {
 		// Close reclaims the points.
-		own := make(promql.Matrix, len(m))
+		points := make(promql.Matrix, len(m))
 		for i, s := range m {
-			own[i] = promql.Series{Metric: s.Metric, Floats: slices.Clone(s.Floats)}
+			points[i] = promql.Series{Metric: s.Metric, Floats: slices.Clone(s.Floats)}
 		}
-		r.Value = own
+		r.Value = points
 	}
 	return r
 }
@@ -170,7 +170,7 @@ func TestRowsEnds(t *testing.T) {
 	checkWindows := func() {
 		for _, stepMs := range []int64{hour, 6 * hour, day} {
 			for _, rangeMs := range []int64{stepMs, 2 * stepMs, 7 * stepMs} {
-				for f, of := range map[string]func(in []metric.Sample, before metric.Sample) float64{
+				for f, compute := range map[string]func(in []metric.Sample, before metric.Sample) float64{
 					"count_over_time": func(in []metric.Sample, _ metric.Sample) float64 { return float64(len(in)) },
 					"first_over_time": func(in []metric.Sample, _ metric.Sample) float64 { return in[0].Value },
 					"last_over_time":  func(in []metric.Sample, _ metric.Sample) float64 { return in[len(in)-1].Value },
@@ -190,7 +190,7 @@ func TestRowsEnds(t *testing.T) {
 					for _, point := range points {
 						at := func(tMs int64) int64 { return (tMs - all[0].TimeMs) / hour } // the sample at tMs
 						from := at(point.T - rangeMs)
-						want := of(all[max(from, 0):at(point.T)], all[max(from-1, 0)])
+						want := compute(all[max(from, 0):at(point.T)], all[max(from-1, 0)])
 						require.InEpsilon(t, want, point.F, 1e-9, "%s at %s", expr, time.UnixMilli(point.T).UTC())
 					}
 				}
@@ -200,7 +200,7 @@ func TestRowsEnds(t *testing.T) {
 	checkWindows()
 
 	// Without a function, a row counts at its last millisecond, and a sample at its time.
-	for expr, of := range map[string]func(tMs int64) float64{
+	for expr, want := range map[string]func(tMs int64) float64{
 		`timestamp(x)`: func(tMs int64) float64 {
 			if tMs < open {
 				tMs--
@@ -220,7 +220,7 @@ func TestRowsEnds(t *testing.T) {
 		points := r.Value.(promql.Matrix)[0].Floats
 		require.Len(t, points, int((now-start)/hour)+1)
 		for _, point := range points {
-			require.Equal(t, of(point.T), point.F, "%s at %s", expr, time.UnixMilli(point.T).UTC())
+			require.Equal(t, want(point.T), point.F, "%s at %s", expr, time.UnixMilli(point.T).UTC())
 		}
 	}
 	// A range of samples includes the sample at its end.
@@ -818,7 +818,7 @@ func TestQuantileOfAWideSpan(t *testing.T) {
 		samples[0] = append(samples[0], metric.Sample{TimeMs: from + i*minute + 1, Value: 1e-18 * math.Pow(1.03, float64(i))})
 	}
 	p := newPair(t, "model", midnight, series, samples)
-	of := func(rank string) (v float64, warned bool) {
+	quantile := func(rank string) (v float64, warned bool) {
 		r := p.query(t, p.rolled, `quantile_over_time(`+rank+`, wide[2d])`, from+2*day, from+2*day, minute)
 		require.NoError(t, r.Err)
 		require.Len(t, r.Value, 1)
@@ -828,12 +828,12 @@ func TestQuantileOfAWideSpan(t *testing.T) {
 		return r.Value.(promql.Matrix)[0].Floats[0].F, warned
 	}
 	at := func(rank float64) float64 { return samples[0][int(rank*float64(len(samples[0])-1))].Value }
-	v, warned := of("0.9")
+	v, warned := quantile("0.9")
 	require.False(t, warned)
 	require.InEpsilon(t, at(0.9), v, 0.05)
-	v, warned = of("0.4")
+	v, warned = quantile("0.4")
 	require.True(t, warned)
 	require.Greater(t, v, 100*at(0.4))
-	_, warned = of("0")
+	_, warned = quantile("0")
 	require.False(t, warned, "the least value is known")
 }

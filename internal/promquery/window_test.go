@@ -78,8 +78,8 @@ func TestWindowsAreTheEnginesOwn(t *testing.T) {
 		}
 		startMs := endMs - stepMs*rng.Int64N(40)
 		selector := fmt.Sprintf([]string{"m[%dms]", "m[%dms] offset 7m", "m[%dms] offset -7m", "m[%dms] @ end()", "m{i=\"1\"}[%dms]", "{__name__=~\"m|n\"}[%dms]", "none[%dms]"}[rng.IntN(7)], rangeMs)
-		for _, of := range overWindows {
-			expr := fmt.Sprintf(of, selector)
+		for _, format := range overWindows {
+			expr := fmt.Sprintf(format, selector)
 			name := fmt.Sprintf("%s from %d to %d by %d", expr, startMs, endMs, stepMs)
 			ask := func(over promstorage.Queryable) *promql.Result {
 				var q promql.Query

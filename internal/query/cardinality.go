@@ -56,7 +56,7 @@ func (q *Querier) Cardinality(ctx context.Context, limit int, label string, warn
 		return nil, err
 	}
 	c := newCounting(limit, label)
-	if len(sels) == 0 && bound.Of(ctx) == nil {
+	if len(sels) == 0 && bound.FromContext(ctx) == nil {
 		c.out.Series = q.index.Len()
 		return c.result(q.index.countAll(ctx, c.add))
 	}
@@ -154,7 +154,7 @@ func (x *Index) metOn(ids []metric.ScheduleID) (on map[int32]int, sinceMs int64)
 // NewestMs returns the time of the newest sample that this process has taken, 0 if there is none, or if the request may
 // not have all series.
 func (q *Querier) NewestMs(ctx context.Context) int64 {
-	if bound.Of(ctx) != nil {
+	if bound.FromContext(ctx) != nil {
 		return 0
 	}
 	return q.opts.Sightings.newest()
@@ -233,7 +233,7 @@ func (c *counting) result(err error) (*Cardinality, error) {
 // EachValue calls with for each value of a label and the number of series that have it, in no order. The error is as for
 // Cardinality.
 func (q *Querier) EachValue(ctx context.Context, label string, with func(value string, series int)) error {
-	if bound.Of(ctx) == nil {
+	if bound.FromContext(ctx) == nil {
 		return q.index.countValues(ctx, label, func(l *symbol, n int) { with(l.value, n) })
 	}
 	ids, err := q.index.matched(ctx, nil)

@@ -107,12 +107,12 @@ func TestCardinality(t *testing.T) {
 	some, m := count(func(ls metric.Labels) bool { return ls.Get(metric.NameLabel) < "m2" })
 	check(ask(10, "", parsed(t, `{__name__=~"m[01].*"}`)...), some, m)
 
-	of := ask(3, "l2")
-	require.Len(t, of.ByPair, 3)
-	for _, p := range of.ByPair {
+	reply := ask(3, "l2")
+	require.Len(t, reply.ByPair, 3)
+	for _, p := range reply.ByPair {
 		require.Equal(t, "l2", p.Name)
 	}
-	require.Len(t, of.ByMetric, 3)
+	require.Len(t, reply.ByMetric, 3)
 
 	// The estimate of the memory is that of the index.
 	sum := int64(query.SeriesBytes * n)

@@ -114,16 +114,16 @@ func TestSamplesBeyondTheLimit(t *testing.T) {
 			}
 			groups, err := q.Groups(t.Context(), w.sel("cpu")...)
 			require.NoError(t, err)
-			var own []int64
+			var read []int64
 			for _, g := range groups {
 				require.NoError(t, g.Samples(t.Context(), math.MinInt64, math.MaxInt64, new(query.Warnings), nil, func(_ int, samples []metric.Sample) error {
 					for _, s := range samples {
-						own = append(own, s.TimeMs)
+						read = append(read, s.TimeMs)
 					}
 					return nil
 				}))
 			}
-			require.Equal(t, times, own, "what a deletion reads")
+			require.Equal(t, times, read, "what a deletion reads")
 			left, err := q.Left(t.Context(), []metric.ScheduleID{0, 1, 2})
 			require.NoError(t, err)
 			require.Equal(t, []metric.ScheduleID{1}, left)
@@ -574,8 +574,8 @@ func gathered[T any](r *query.Result[T], err error) ([]T, error) {
 		}
 		out = append(out, v)
 	}
-	if said := r.Warnings(); len(said) > 0 || len(out) == 0 {
-		return nil, fmt.Errorf("%d values, with warnings: %q", len(out), said)
+	if warnings := r.Warnings(); len(warnings) > 0 || len(out) == 0 {
+		return nil, fmt.Errorf("%d values, with warnings: %q", len(out), warnings)
 	}
 	return out, nil
 }

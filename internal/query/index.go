@@ -245,7 +245,7 @@ func (x *Index) Labels(id metric.ScheduleID) metric.Labels {
 // LabelNames returns the label names of the series that match any of the selectors, of all
 // series when there is none, sorted. The error is why ctx is done, or that of words.hold.
 func (x *Index) LabelNames(ctx context.Context, sels ...Selector) ([]string, error) {
-	if len(sels) > 0 || bound.Of(ctx) != nil {
+	if len(sels) > 0 || bound.FromContext(ctx) != nil {
 		ids, err := x.matched(ctx, sels)
 		if err != nil {
 			return nil, err
@@ -270,7 +270,7 @@ func (x *Index) names(ctx context.Context) ([]string, error) {
 // LabelValues returns the values of a label of the series that match any of the selectors, of
 // all series when there is none, sorted. The error is as for LabelNames.
 func (x *Index) LabelValues(ctx context.Context, name string, sels ...Selector) ([]string, error) {
-	if len(sels) > 0 || bound.Of(ctx) != nil {
+	if len(sels) > 0 || bound.FromContext(ctx) != nil {
 		ids, err := x.matched(ctx, sels)
 		if err != nil {
 			return nil, err

@@ -93,8 +93,8 @@ func TestPatternsAreBounded(t *testing.T) {
 	}
 	require.Greater(t, p.bytes.Load(), int64(maxPatternsBytes*9/10))
 	sum := int64(0)
-	for of, m := range p.all {
-		sum += m.bytes(of)
+	for key, m := range p.all {
+		sum += m.bytes(key)
 	}
 	require.Equal(t, sum, p.bytes.Load())
 	newest := pattern{"n", fmt.Sprint(299, long), true}

@@ -63,9 +63,9 @@ type Options struct {
 	// Late knows the roll-up rows that late data has made stale. The default is that no data is
 	// late.
 	Late *late.Tracker
-	// Beside runs what goes on beside requests: to look when series were seen may take longer than the
+	// Background runs what goes on beside requests: to look when series were seen may take longer than the
 	// request that begins it.
-	Beside limits.Background
+	Background limits.Background
 	// Metrics takes the querier's own metrics. The default is nobody.
 	Metrics prometheus.Registerer
 }
@@ -130,7 +130,7 @@ func New(p Parts, opts Options) *Querier {
 		wholeFrom: p.WholeFrom,
 		clock:     p.Clock,
 		opts:      opts.EnsureDefaults(),
-		looks:     limits.NewErrands[question, sighted](opts.Beside, maxLooks),
+		looks:     limits.NewErrands[question, sighted](opts.Background, maxLooks),
 		seed:      maphash.MakeSeed(),
 		unpacked:  newUnpacked(p.Settings.GroupSize, maxUnpacked, opts.Metrics),
 		damaged: promauto.With(opts.Metrics).NewCounter(prometheus.CounterOpts{

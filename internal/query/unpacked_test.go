@@ -101,17 +101,17 @@ func TestUnpackedSlices(t *testing.T) {
 				same := func(c storage.RawChunk) bool { return c.Group == chunks[i].Group && c.SliceMs == chunks[i].SliceMs }
 				var set blocks.SampleSet
 				set.Reset(group)
-				var of []blocks.ID
+				var replaced []blocks.ID
 				for _, c := range chunks {
 					if same(c) && set.Add(c.Data) == nil {
-						of = append(of, c.ID)
+						replaced = append(replaced, c.ID)
 					}
 				}
 				var packer blocks.Packer
 				data, err := packer.Pack(&set, group, 1<<20)
 				require.NoError(t, err)
 				packed := chunks[i]
-				packed.Chunk = storage.Chunk{ID: blocks.PackedID(of), Data: slices.Clone(data)}
+				packed.Chunk = storage.Chunk{ID: blocks.PackedID(replaced), Data: slices.Clone(data)}
 				chunks = append(slices.DeleteFunc(slices.Clone(chunks), same), packed)
 			case n == 2 && len(chunks) > 0 && seed%4 == 0:
 				i := rng.IntN(len(chunks))

@@ -15,7 +15,7 @@ import (
 // bounded returns the selectors of a request together with what it is restricted to: a series matches any of them if it
 // matches any of sels and any of the bound's.
 func bounded(ctx context.Context, sels []Selector) []Selector {
-	b := bound.Of(ctx)
+	b := bound.FromContext(ctx)
 	if b == nil {
 		return sels
 	}
@@ -30,7 +30,7 @@ func bounded(ctx context.Context, sels []Selector) []Selector {
 
 // within keeps, in place, the ids of series that the request may have.
 func (x *Index) within(ctx context.Context, ids []metric.ScheduleID) ([]metric.ScheduleID, error) {
-	b := bound.Of(ctx)
+	b := bound.FromContext(ctx)
 	if b == nil {
 		return ids, nil
 	}
@@ -48,7 +48,7 @@ func (x *Index) within(ctx context.Context, ids []metric.ScheduleID) ([]metric.S
 
 // all returns selectors that match all series that a request may have, if it is restricted; ok is false if it is not.
 func all(ctx context.Context) (sels []Selector, ok bool) {
-	b := bound.Of(ctx)
+	b := bound.FromContext(ctx)
 	if b == nil {
 		return nil, false
 	}
@@ -60,7 +60,7 @@ func all(ctx context.Context) (sels []Selector, ok bool) {
 
 // Within returns the number of series that a request may have.
 func (x *Index) Within(ctx context.Context) (int, error) {
-	if bound.Of(ctx) == nil {
+	if bound.FromContext(ctx) == nil {
 		return x.Len(), nil
 	}
 	ids, err := x.matched(ctx, nil)

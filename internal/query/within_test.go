@@ -17,7 +17,7 @@ import (
 
 // TestBoundIndex: whatever a bound request asks, the answer is that of a store which has only the series of the bound.
 func TestBoundIndex(t *testing.T) {
-	whole, own := newWorld(t, querytest.Settings(), nil), newWorld(t, querytest.Settings(), nil)
+	whole, part := newWorld(t, querytest.Settings(), nil), newWorld(t, querytest.Settings(), nil)
 	b, err := bound.Parse([]string{`{team="t1"}`, `{team=~"t[2-3]",env!="e0"}`}, 0)
 	require.NoError(t, err)
 	rng := rand.New(rand.NewPCG(5, 6))
@@ -33,7 +33,7 @@ func TestBoundIndex(t *testing.T) {
 		whole.index.Add(s)
 		all = append(all, id)
 		if b.Has(s[0].Labels.Get) {
-			own.index.Add(s)
+			part.index.Add(s)
 			within = append(within, id)
 		}
 	}
@@ -49,7 +49,7 @@ func TestBoundIndex(t *testing.T) {
 		}
 		same := func(what string, ask func(ctx context.Context, w *world) (any, error)) {
 			t.Helper()
-			want, err := ask(t.Context(), own)
+			want, err := ask(t.Context(), part)
 			require.NoError(t, err)
 			got, err := ask(ctx, whole)
 			require.NoError(t, err)
@@ -87,18 +87,18 @@ func TestBoundIndex(t *testing.T) {
 		},
 		"sources": func(ctx context.Context, w *world) (any, error) {
 			out := map[query.SourceName]int{}
-			return out, w.q.EachSource(ctx, metric.SourceLabels{"host"}, func(of query.SourceName, n int) { out[of] = n })
+			return out, w.q.EachSource(ctx, metric.SourceLabels{"host"}, func(name query.SourceName, n int) { out[name] = n })
 		},
 		"numbers by ids": func(ctx context.Context, w *world) (any, error) {
 			ids := all
-			if w == own {
+			if w == part {
 				ids = within
 			}
 			c, err := w.q.CardinalityOf(ctx, 100, ids)
 			return c.Series, err
 		},
 	} {
-		want, err := ask(t.Context(), own)
+		want, err := ask(t.Context(), part)
 		require.NoError(t, err)
 		got, err := ask(ctx, whole)
 		require.NoError(t, err)

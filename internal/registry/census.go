@@ -40,7 +40,7 @@ type grant struct {
 }
 
 func newCensus(store storage.Registry, opts Options) *census {
-	return &census{store: store, max: opts.MaxSeries, maxBytes: opts.MaxBytes, memory: opts.Memory, first: limits.NewErrand(opts.Beside), leaving: newLeaving(opts)}
+	return &census{store: store, max: opts.MaxSeries, maxBytes: opts.MaxBytes, memory: opts.Memory, first: limits.NewErrand(opts.Background), leaving: newLeaving(opts)}
 }
 
 // reserve counts the claims that there is room for. The caller must release the grant.
@@ -144,7 +144,7 @@ type leaving struct {
 }
 
 func newLeaving(opts Options) *leaving {
-	l := &leaving{ask: opts.Gone, work: limits.NewErrand(opts.Beside)}
+	l := &leaving{ask: opts.Gone, work: limits.NewErrand(opts.Background)}
 	if l.ask != nil {
 		l.again = limits.NewThrottle(opts.Clock, recount)
 	}

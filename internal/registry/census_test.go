@@ -33,7 +33,7 @@ func TestCountsOutlastRequests(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				process, stop := context.WithCancel(t.Context())
 				defer stop()
-				var beside sync.WaitGroup
+				var background sync.WaitGroup
 				counts, broken := 0, 0
 				slow := func(ctx context.Context) error {
 					counts++
@@ -49,7 +49,7 @@ func TestCountsOutlastRequests(t *testing.T) {
 				register(t, source(t, registry.New(store, registry.Options{}), "web-1"), series(t, "cpu", 0, 1))
 				opts := c.limits
 				opts.Clock = clock.System{}
-				opts.Beside = func(work func(context.Context)) { beside.Go(func() { work(process) }) }
+				opts.Background = func(work func(context.Context)) { background.Go(func() { work(process) }) }
 				opts.Gone = func(ctx context.Context, _ []metric.ScheduleID) (int, error) { return 1, slow(ctx) }
 				if c.first {
 					opts.Gone = nil
@@ -104,7 +104,7 @@ func TestCountsOutlastRequests(t *testing.T) {
 				require.Equal(t, 3, counts)
 				stop()
 				require.ErrorIs(t, <-ended, context.Canceled)
-				beside.Wait()
+				background.Wait()
 				require.Equal(t, 1, broken)
 			})
 		})

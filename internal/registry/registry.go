@@ -49,9 +49,9 @@ type Options struct {
 	// reached, at most once per recount for all series and for each source. It requires Clock. By
 	// default every series counts as having data.
 	Gone func(ctx context.Context, ids []metric.ScheduleID) (n int, err error)
-	// Beside runs what goes on beside requests: loading a source or counting series may take longer
+	// Background runs what goes on beside requests: loading a source or counting series may take longer
 	// than the request that begins it.
-	Beside limits.Background
+	Background limits.Background
 	// Clock is the time. It is required with Gone and LeaseAge.
 	Clock clock.Clock
 	// MaxSources is the number of sources kept in memory. Beyond it, one that was not used for a while
@@ -174,7 +174,7 @@ func New(store storage.Registry, opts Options) *Registry {
 		ids:     newAllocator(store, opts),
 		census:  newCensus(store, opts),
 		seeds:   newSeeds(),
-		loads:   limits.NewErrands[sourceKey, *Source](opts.Beside, maxReads),
+		loads:   limits.NewErrands[sourceKey, *Source](opts.Background, maxReads),
 		sources: make(map[sourceKey]*Source),
 	}
 }

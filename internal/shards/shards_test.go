@@ -238,8 +238,8 @@ func holdStopped(t *testing.T, ends func(*Lease) error) {
 	store.Add(storagetest.Rule{Op: "RenewShard", Times: -1, Before: func() error { <-stopped; return nil }})
 	err := a.Hold(t.Context(), 3, func(ctx context.Context, l *Lease) error {
 		time.Sleep(DefaultTimeout)
-		require.NoError(t, b.Hold(context.WithoutCancel(ctx), 3, func(_ context.Context, theirs *Lease) error {
-			require.Greater(t, theirs.Fence, l.Fence)
+		require.NoError(t, b.Hold(context.WithoutCancel(ctx), 3, func(_ context.Context, taken *Lease) error {
+			require.Greater(t, taken.Fence, l.Fence)
 			require.ErrorIs(t, l.Check(), storage.ErrConflict)
 			return nil
 		}))

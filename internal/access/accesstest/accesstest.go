@@ -14,8 +14,8 @@ import (
 // Memory keeps the newest versions, as storage.Documents says.
 type Memory struct {
 	mu sync.Mutex
-	// Of has the newest versions.
-	Of map[storage.DocumentKey]storage.Document
+	// Stored has the newest versions.
+	Stored map[storage.DocumentKey]storage.Document
 	// Err is the error of everything, Reads the number of documents read.
 	Err   error
 	Reads int
@@ -29,14 +29,14 @@ type Memory struct {
 
 // NewMemory returns a store without documents.
 func NewMemory() *Memory {
-	return &Memory{Of: make(map[storage.DocumentKey]storage.Document)}
+	return &Memory{Stored: make(map[storage.DocumentKey]storage.Document)}
 }
 
 // Document implements access.Documents.
 func (d *Memory) Document(_ context.Context, key storage.DocumentKey) (storage.Document, error) {
 	d.mu.Lock()
 	d.Reads++
-	doc, ok := d.Of[key]
+	doc, ok := d.Stored[key]
 	d.mu.Unlock()
 	if after := d.After; after != nil {
 		d.After = nil
@@ -54,15 +54,15 @@ func (d *Memory) Document(_ context.Context, key storage.DocumentKey) (storage.D
 // Documents implements access.Documents.
 func (d *Memory) Documents(_ context.Context, kind string) iter.Seq2[storage.DocumentHead, error] {
 	d.mu.Lock()
-	of, err := maps.Clone(d.Of), d.Err
+	stored, err := maps.Clone(d.Stored), d.Err
 	d.mu.Unlock()
 	return func(yield func(storage.DocumentHead, error) bool) {
 		if err != nil {
 			yield(storage.DocumentHead{}, err)
 			return
 		}
-		for _, key := range slices.SortedFunc(maps.Keys(of), func(a, b storage.DocumentKey) int { return slices.Compare([]byte(a.ID), []byte(b.ID)) }) {
-			if key.Kind == kind && !yield(of[key].DocumentHead, nil) {
+		for _, key := range slices.SortedFunc(maps.Keys(stored), func(a, b storage.DocumentKey) int { return slices.Compare([]byte(a.ID), []byte(b.ID)) }) {
+			if key.Kind == kind && !yield(stored[key].DocumentHead, nil) {
 				return
 			}
 		}
@@ -89,10 +89,10 @@ func (d *Memory) PutDocument(_ context.Context, doc storage.Document) error {
 		}
 	}
 	doc.Protects = false
-	if newest := d.Of[doc.DocumentKey].Version; doc.Version != newest+1 {
+	if newest := d.Stored[doc.DocumentKey].Version; doc.Version != newest+1 {
 		return &storage.ConflictError{Key: doc.DocumentKey, Newest: newest}
 	}
-	d.Of[doc.DocumentKey] = doc
+	d.Stored[doc.DocumentKey] = doc
 	return nil
 }
 
@@ -100,14 +100,14 @@ func (d *Memory) PutDocument(_ context.Context, doc storage.Document) error {
 func (d *Memory) ForgetDocument(_ context.Context, key storage.DocumentKey, version int64) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	doc, ok := d.Of[key]
+	doc, ok := d.Stored[key]
 	if d.Err != nil || !ok {
 		return d.Err
 	}
 	if err := storage.CheckForget(&doc.DocumentHead, version); err != nil {
 		return err
 	}
-	delete(d.Of, key)
+	delete(d.Stored, key)
 	return nil
 }
 
@@ -115,7 +115,7 @@ func (d *Memory) ForgetDocument(_ context.Context, key storage.DocumentKey, vers
 func (d *Memory) Change(key storage.DocumentKey, do func(*storage.Document)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	doc := d.Of[key]
+	doc := d.Stored[key]
 	do(&doc)
-	d.Of[key] = doc
+	d.Stored[key] = doc
 }

@@ -85,8 +85,8 @@ func WithBound(ctx context.Context, b *Bound) context.Context {
 	return context.WithValue(ctx, boundKey{}, b)
 }
 
-// Of returns what the request of a context is restricted to, nil if it may have all series.
-func Of(ctx context.Context) *Bound {
+// FromContext returns what the request of a context is restricted to, nil if it may have all series.
+func FromContext(ctx context.Context) *Bound {
 	b, _ := ctx.Value(boundKey{}).(*Bound)
 	return b
 }

@@ -54,10 +54,10 @@ func TestHas(t *testing.T) {
 func TestRoom(t *testing.T) {
 	b, err := bound.Parse([]string{`{team="web"}`}, 10)
 	require.NoError(t, err)
-	there, counts := 4, 0
+	present, counts := 4, 0
 	count := func() (int, error) {
 		counts++
-		return there, nil
+		return present, nil
 	}
 	room := func(n int, now time.Duration) int {
 		got, err := b.Room(n, now, count)
@@ -70,10 +70,10 @@ func TestRoom(t *testing.T) {
 	b.Unused(2)
 	require.Equal(t, 2, room(3, time.Minute-1))
 	require.Equal(t, 1, counts)
-	there = 9 // one that was to be made has not come about
+	present = 9 // one that was to be made has not come about
 	require.Equal(t, 1, room(3, time.Minute))
 	require.Equal(t, 2, counts)
-	there = 12 // others have made some
+	present = 12 // others have made some
 	require.Equal(t, 0, room(1, 2*time.Minute))
 
 	failed := errors.New("away")

@@ -47,12 +47,12 @@ func (b Bound) String() string {
 // Table routes requests to endpoints. There is no other way to register an endpoint, so none lacks a role, or what it is for
 // bound clients.
 type Table struct {
-	mux *http.ServeMux
-	of  map[string]Route // by pattern
+	mux       *http.ServeMux
+	byPattern map[string]Route
 }
 
 // NewTable returns an empty table.
-func NewTable() *Table { return &Table{mux: http.NewServeMux(), of: make(map[string]Route)} }
+func NewTable() *Table { return &Table{mux: http.NewServeMux(), byPattern: make(map[string]Route)} }
 
 // Handle registers an endpoint for clients that have a role; see Route. bound is what it is for those that are bound to
 // some series.
@@ -66,7 +66,7 @@ func (t *Table) Handle(role access.Role, bound Bound, pattern string, h http.Han
 		panic(fmt.Sprintf("route %s does not say what it is for bound clients", pattern))
 	}
 	t.mux.Handle(pattern, h)
-	t.of[pattern] = Route{Pattern: pattern, Role: role, Bound: bound}
+	t.byPattern[pattern] = Route{Pattern: pattern, Role: role, Bound: bound}
 }
 
 // HandleFunc is Handle for a function.
@@ -76,15 +76,15 @@ func (t *Table) HandleFunc(role access.Role, bound Bound, pattern string, h http
 
 // AllowBody lets an endpoint that is registered take bodies of up to so many bytes.
 func (t *Table) AllowBody(pattern string, bytes int64) {
-	r := t.of[pattern]
+	r := t.byPattern[pattern]
 	r.BodyBytes = bytes
-	t.of[pattern] = r
+	t.byPattern[pattern] = r
 }
 
 // Find returns the route of a request. If there is none, ok is false, and the handler answers why.
 func (t *Table) Find(r *http.Request) (route Route, h http.Handler, ok bool) {
 	h, pattern := t.mux.Handler(r)
-	route, ok = t.of[pattern]
+	route, ok = t.byPattern[pattern]
 	return route, h, ok
 }
 
@@ -95,8 +95,8 @@ func (t *Table) ServeHTTP(w http.ResponseWriter, r *http.Request) { t.mux.ServeH
 // Routes returns all routes by pattern.
 func (t *Table) Routes() []Route {
 	var all []Route
-	for _, pattern := range slices.Sorted(maps.Keys(t.of)) {
-		all = append(all, t.of[pattern])
+	for _, pattern := range slices.Sorted(maps.Keys(t.byPattern)) {
+		all = append(all, t.byPattern[pattern])
 	}
 	return all
 }

@@ -49,11 +49,11 @@ func newAuthority(t *testing.T) authority {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
-	own := &x509.Certificate{
+	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, IsCA: true, BasicConstraintsValid: true,
 		NotBefore: start.AddDate(-1, 0, 0), NotAfter: start.AddDate(20, 0, 0), KeyUsage: x509.KeyUsageCertSign,
 	}
-	der, err := x509.CreateCertificate(rand.Reader, own, own, key.Public(), key)
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	require.NoError(t, err)
 	cert, err := x509.ParseCertificate(der)
 	require.NoError(t, err)
@@ -67,15 +67,15 @@ func (a authority) pem() []byte {
 // issue returns a certificate with a key, both as PEM.
 func (a authority) issue(t *testing.T, name string, end time.Time) (cert, key []byte) {
 	t.Helper()
-	own, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
 		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name, "localhost"},
 		NotBefore: start.AddDate(-1, 0, 0), NotAfter: end,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}, a.cert, own.Public(), a.key)
+	}, a.cert, private.Public(), a.key)
 	require.NoError(t, err)
-	secret, err := x509.MarshalPKCS8PrivateKey(own)
+	secret, err := x509.MarshalPKCS8PrivateKey(private)
 	require.NoError(t, err)
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})
 }
@@ -307,15 +307,15 @@ func TestRateLimit(t *testing.T) {
 	c := w.mustOpen()
 	clients := limits.NewClients(nil)
 	for _, from := range []string{"192.0.2.1:1", "192.0.2.2:1", "[2001:db8::1]:1"} {
-		who := clients.Of(from)
+		who := clients.ByAddress(from)
 		require.True(t, c.Allow(who))
 		require.True(t, c.Allow(who))
 		require.False(t, c.Allow(who), from)
 	}
-	require.False(t, c.Allow(clients.Of("[2001:db8::2]:1")), "the same network")
+	require.False(t, c.Allow(clients.ByAddress("[2001:db8::2]:1")), "the same network")
 	w.clk.Set(start.Add(time.Second))
-	require.True(t, c.Allow(clients.Of("192.0.2.1:2")))
-	require.False(t, c.Allow(clients.Of("192.0.2.1:3")))
+	require.True(t, c.Allow(clients.ByAddress("192.0.2.1:2")))
+	require.False(t, c.Allow(clients.ByAddress("192.0.2.1:3")))
 }
 
 // TestReload: a change is used if all of it can be; otherwise all stays as it was, and the log and a metric say so.
@@ -412,24 +412,24 @@ func TestCertificateEnds(t *testing.T) {
 	require.Empty(t, w.log.String())
 	require.InDelta(t, float64(start.Add(30*24*time.Hour).Unix()), metric(t, w.reg, "quern_tls_certificate_not_after_timestamp_seconds"), 0)
 
-	said := func() string {
+	logged := func() string {
 		defer w.log.Reset()
 		c.Reload(false)
 		return w.log.String()
 	}
 	w.clk.Set(start.Add(17 * 24 * time.Hour))
-	require.Contains(t, said(), "expires soon")
-	require.Empty(t, said())
+	require.Contains(t, logged(), "expires soon")
+	require.Empty(t, logged())
 	w.clk.Set(start.Add(18 * 24 * time.Hour))
-	require.Contains(t, said(), "expires soon")
+	require.Contains(t, logged(), "expires soon")
 	w.clk.Set(start.Add(31 * 24 * time.Hour))
-	require.Contains(t, said(), "has expired")
+	require.Contains(t, logged(), "has expired")
 	w.clk.Set(start.AddDate(-2, 0, 0))
-	require.Contains(t, said(), "not valid yet")
+	require.Contains(t, logged(), "not valid yet")
 	w.clk.Set(start.Add(31 * 24 * time.Hour))
 	w.certificate(ca, "quern.example", start.AddDate(2, 0, 0))
-	require.Contains(t, said(), "read again")
-	require.Empty(t, said())
+	require.Contains(t, logged(), "read again")
+	require.Empty(t, logged())
 	require.InDelta(t, float64(start.AddDate(2, 0, 0).Unix()), metric(t, w.reg, "quern_tls_certificate_not_after_timestamp_seconds"), 0)
 }
 

@@ -96,11 +96,11 @@ func New(budget *limits.Budget, clients *limits.Clients) *Answers {
 // sent.
 func (a *Answers) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		out := &answer{ResponseWriter: w, of: a, coding: choose(r.Header.Values("Accept-Encoding"))}
+		out := &answer{ResponseWriter: w, answers: a, coding: choose(r.Header.Values("Accept-Encoding"))}
 		if r.Method == http.MethodHead {
 			out.coding = "" // there is nothing to compress, and the header is that of the answer as it is
 		}
-		out.claim = a.budget.Claim(a.clients.Of(r.RemoteAddr))
+		out.claim = a.budget.Claim(a.clients.ByAddress(r.RemoteAddr))
 		defer out.release() // of a handler that panics, too: its answer must not end as if it were whole
 		next.ServeHTTP(out, r)
 		out.end()
@@ -111,9 +111,9 @@ func (a *Answers) Handler(next http.Handler) http.Handler {
 // flushed, or ends.
 type answer struct {
 	http.ResponseWriter
-	of     *Answers
-	coding string // "" for none
-	claim  limits.Claim
+	answers *Answers
+	coding  string // "" for none
+	claim   limits.Claim
 
 	code    int // 0 until the handler writes the header
 	decided bool
@@ -153,7 +153,7 @@ func (w *answer) decide(compress bool) {
 		h := w.Header()
 		h.Set("Content-Encoding", w.coding)
 		h.Del("Content-Length")
-		w.encoder = w.of.idle[w.coding].Get().(encoder)
+		w.encoder = w.answers.idle[w.coding].Get().(encoder)
 		w.encoder.Reset(w.ResponseWriter)
 	}
 	w.ResponseWriter.WriteHeader(w.code)
@@ -233,7 +233,7 @@ func (w *answer) end() {
 func (w *answer) release() {
 	if w.encoder != nil {
 		w.encoder.Reset(io.Discard)
-		w.of.idle[w.coding].Put(w.encoder)
+		w.answers.idle[w.coding].Put(w.encoder)
 		w.encoder = nil
 	}
 	w.claim.Release()

@@ -74,8 +74,8 @@ func unpack(t *testing.T, coding string, body io.Reader) string {
 	return string(all)
 }
 
-// said writes text as JSON, in pieces of so many bytes.
-func said(text string, piece int) http.HandlerFunc {
+// jsonText writes text as JSON, in pieces of so many bytes.
+func jsonText(text string, piece int) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		for text := text; len(text) > 0; text = text[min(piece, len(text)):] {
@@ -91,7 +91,7 @@ func TestSizes(t *testing.T) {
 	for _, coding := range []string{"", Gzip, Zstd} {
 		for _, size := range []int{1, leastBytes - 1, leastBytes, leastBytes + 1, 20_000} {
 			for _, piece := range []int{1, 100, leastBytes, 1 << 20} {
-				w := ask(t, a, coding, said(text[:size], piece))
+				w := ask(t, a, coding, jsonText(text[:size], piece))
 				want := coding
 				if size < leastBytes {
 					want = ""
@@ -111,8 +111,8 @@ func TestBudget(t *testing.T) {
 	long := strings.Repeat("x", 2*leastBytes)
 	var other *httptest.ResponseRecorder
 	w := ask(t, a, Zstd, func(w http.ResponseWriter, r *http.Request) {
-		said(long, 1<<20)(w, r)
-		other = ask(t, a, Gzip, said(long, 1<<20))
+		jsonText(long, 1<<20)(w, r)
+		other = ask(t, a, Gzip, jsonText(long, 1<<20))
 	})
 	require.Equal(t, long, unpack(t, Zstd, w.Body))
 	require.Empty(t, other.Header().Get("Content-Encoding"), "half is for other clients")
@@ -120,17 +120,17 @@ func TestBudget(t *testing.T) {
 	for range 3 {
 		require.PanicsWithValue(t, "oh", func() {
 			ask(t, a, Gzip, func(w http.ResponseWriter, r *http.Request) {
-				said(long, 1<<20)(w, r)
+				jsonText(long, 1<<20)(w, r)
 				panic("oh")
 			})
 		})
 		gone := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)
 		gone.Header.Set("Accept-Encoding", Gzip)
 		require.PanicsWithValue(t, http.ErrAbortHandler, func() {
-			a.Handler(said(long, 1<<20)).ServeHTTP(&deaf{ResponseWriter: httptest.NewRecorder()}, gone)
+			a.Handler(jsonText(long, 1<<20)).ServeHTTP(&deaf{ResponseWriter: httptest.NewRecorder()}, gone)
 		}, "it does not end as if it were whole")
 	}
-	w = ask(t, a, Gzip, said(long, 1<<20))
+	w = ask(t, a, Gzip, jsonText(long, 1<<20))
 	require.Equal(t, long, unpack(t, Gzip, w.Body), "the encoder has nothing of those that broke off")
 }
 

@@ -110,9 +110,9 @@ func reply(out http.ResponseWriter, ans answer, querier *query.Querier, warnings
 
 func encodeFailure(f *failure, found annotations.Annotations) []byte {
 	warnings, infos := found.AsStrings("", 10, 10)
-	for _, said := range [][]string{warnings, infos} {
-		for i := range said {
-			said[i] = excerpt.Message(said[i])
+	for _, messages := range [][]string{warnings, infos} {
+		for i := range messages {
+			messages[i] = excerpt.Message(messages[i])
 		}
 	}
 	return marshalled(struct {

@@ -227,7 +227,7 @@ const statusClientGone = 499
 // itself.
 func asFailure(err error) *failure {
 	var (
-		own       *failure
+		known     *failure
 		cancelled promql.ErrQueryCanceled
 		timedOut  promql.ErrQueryTimeout
 		stored    promql.ErrStorage
@@ -238,8 +238,8 @@ func asFailure(err error) *failure {
 		err = stored.Err
 	}
 	switch {
-	case errors.As(err, &own):
-		return own
+	case errors.As(err, &known):
+		return known
 	case errors.As(err, &cancelled), errors.Is(err, context.Canceled):
 		return &failure{statusClientGone, "canceled", err}
 	case errors.Is(err, limits.ErrQueueFull), errors.Is(err, limits.ErrNoRoom):
@@ -645,7 +645,7 @@ var suffixes = []string{"_bucket", "_count", "_sum", "_total", "_created", "_inf
 
 // ofMetrics returns which names of metadata are of series that the request may have, nil if it may have all.
 func (a *API) ofMetrics(ctx context.Context) (func(name string) bool, error) {
-	if bound.Of(ctx) == nil {
+	if bound.FromContext(ctx) == nil {
 		return nil, nil //nolint:nilnil // no function is one that allows all
 	}
 	names, err := a.opts.Querier.LabelValues(ctx, math.MinInt64, new(query.Warnings), metric.NameLabel)
@@ -689,11 +689,11 @@ func (a *API) metadata(r *http.Request) (answer, error) {
 		for i+n < len(all) && all[i+n].Name == all[i].Name {
 			n++
 		}
-		of := all[i : i+n]
+		group := all[i : i+n]
 		if perMetric > 0 {
-			of = of[:min(n, perMetric)]
+			group = group[:min(n, perMetric)]
 		}
-		out = append(out, of)
+		out = append(out, group)
 		i += n
 		if limit > 0 && len(out) == limit {
 			break

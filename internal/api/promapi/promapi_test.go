@@ -456,7 +456,7 @@ func TestStats(t *testing.T) {
 
 // Numbers, times and texts are encoded as Prometheus encodes them.
 func TestSameAsPrometheus(t *testing.T) {
-	theirs := func(write func(*jsoniter.Stream)) string {
+	upstream := func(write func(*jsoniter.Stream)) string {
 		var out bytes.Buffer
 		s := jsoniter.NewStream(jsoniter.ConfigDefault, &out, 64)
 		write(s)
@@ -467,15 +467,15 @@ func TestSameAsPrometheus(t *testing.T) {
 		0, math.Copysign(0, -1), 1, -1.5, 1e-6, 9.99e-7, 1e20, 1e21, math.MaxFloat64, math.SmallestNonzeroFloat64,
 		math.NaN(), math.Inf(1), math.Inf(-1), 0.1, 1.0 / 3,
 	} {
-		require.Equal(t, theirs(func(s *jsoniter.Stream) { jsonutil.MarshalFloat(v, s) }), string(appendFloat(nil, v)))
+		require.Equal(t, upstream(func(s *jsoniter.Stream) { jsonutil.MarshalFloat(v, s) }), string(appendFloat(nil, v)))
 	}
 	for _, ms := range []int64{0, 1, 10, 100, 999, 1000, 1001, -1, -1500, 1732161600123} {
-		require.Equal(t, theirs(func(s *jsoniter.Stream) { jsonutil.MarshalTimestamp(ms, s) }), string(appendTime(nil, ms)))
+		require.Equal(t, upstream(func(s *jsoniter.Stream) { jsonutil.MarshalTimestamp(ms, s) }), string(appendTime(nil, ms)))
 	}
 	for _, s := range []string{"", "a", `"\`, "\n\r\t\x00\x1f\x7f", "ü€😀", "<&>"} {
 		w := new(writer)
 		w.text(s)
-		require.Equal(t, theirs(func(st *jsoniter.Stream) { st.WriteString(s) }), w.String())
+		require.Equal(t, upstream(func(st *jsoniter.Stream) { st.WriteString(s) }), w.String())
 	}
 	w := new(writer)
 	w.text("a\xff")

@@ -78,10 +78,10 @@ func (a *API) tsdb(r *http.Request) (answer, error) {
 	return ans, nil
 }
 
-func statsOf[T any](all []T, of func(T) (name string, n int64)) []tsdbStat {
+func statsOf[T any](all []T, stat func(T) (name string, n int64)) []tsdbStat {
 	out := make([]tsdbStat, len(all))
 	for i, v := range all {
-		name, n := of(v)
+		name, n := stat(v)
 		out[i] = tsdbStat{name, uint64(n)}
 	}
 	return out

@@ -180,9 +180,9 @@ func (h *Catalog) all(ctx context.Context, limit int, order func(a, b wire.Sourc
 		reply.Total++
 		top.Add(s)
 	}
-	if bound.Of(ctx) != nil {
-		err := h.opts.Querier.EachSource(ctx, h.opts.Labels, func(of query.SourceName, series int) {
-			add(h.bound(of, series))
+	if bound.FromContext(ctx) != nil {
+		err := h.opts.Querier.EachSource(ctx, h.opts.Labels, func(name query.SourceName, series int) {
+			add(h.bound(name, series))
 		})
 		reply.Sources, reply.Warnings = top.List(), warn.List()
 		return reply, err
@@ -207,11 +207,11 @@ func (h *Catalog) all(ctx context.Context, limit int, order func(a, b wire.Sourc
 
 // bound returns a source for a client that may have some series of it. What was taken of the source is told if these
 // are all that it has: the numbers are those of the source.
-func (h *Catalog) bound(of query.SourceName, series int) wire.Source {
-	if taken, _, ok := h.opts.Registry.SourceTaken(of.Name, of.Derived); ok && taken.Series == series {
+func (h *Catalog) bound(src query.SourceName, series int) wire.Source {
+	if taken, _, ok := h.opts.Registry.SourceTaken(src.Name, src.Derived); ok && taken.Series == series {
 		return source(taken)
 	}
-	return wire.Source{Name: of.Name, Derived: of.Derived, Series: series}
+	return wire.Source{Name: src.Name, Derived: src.Derived, Series: series}
 }
 
 // one returns a source with its metrics.
@@ -238,7 +238,7 @@ func (h *Catalog) one(ctx context.Context, name string, derived bool, limit int)
 	if err != nil {
 		return reply, err
 	}
-	if bound.Of(ctx) != nil && taken.Series != c.Series {
+	if bound.FromContext(ctx) != nil && taken.Series != c.Series {
 		taken = registry.Taken{Name: name, Derived: derived}
 	}
 	if taken.Series = c.Series; c.Series > 0 {

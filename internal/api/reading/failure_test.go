@@ -65,10 +65,10 @@ func TestWhatAFailureHolds(t *testing.T) {
 				require.PanicsWithValue(t, http.ErrAbortHandler, func() { h.ServeHTTP(w, r) })
 			}
 			require.True(t, read)
-			said := strings.TrimPrefix(w.Body.String(), sent+"\n")
-			require.Less(t, len(said), 6<<10)
-			require.Contains(t, said, "bytes more)")
-			require.NotContains(t, said, "\ufffd")
+			message := strings.TrimPrefix(w.Body.String(), sent+"\n")
+			require.Less(t, len(message), 6<<10)
+			require.Contains(t, message, "bytes more)")
+			require.NotContains(t, message, "\ufffd")
 		})
 	}
 

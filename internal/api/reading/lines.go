@@ -178,7 +178,7 @@ func writePoints(l *lines, rng query.Range, s *query.SeriesPoints) {
 	}
 	for _, f := range []struct {
 		start string
-		of    func(p *query.Point) float64
+		value func(p *query.Point) float64
 	}{
 		{`],"min":[`, func(p *query.Point) float64 { return p.Min }},
 		{`],"max":[`, func(p *query.Point) float64 { return p.Max }},
@@ -191,7 +191,7 @@ func writePoints(l *lines, rng query.Range, s *query.SeriesPoints) {
 			}
 			v := math.NaN()
 			if p := &s.Points[i]; p.Count > 0 {
-				v = f.of(p)
+				v = f.value(p)
 			}
 			l.number("", v)
 		}

@@ -251,7 +251,7 @@ func (h *Endpoints) export(out *lines, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if bound.Of(r.Context()) != nil {
+	if bound.FromContext(r.Context()) != nil {
 		annotated = false // an annotation may tell of any series
 	}
 	res, err := h.querier.Export(r.Context(), req.selectors, req.startMs, req.endMs)

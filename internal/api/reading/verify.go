@@ -147,9 +147,9 @@ func (h *Verify) options(r *http.Request) (o verify.Options, err error) {
 func (h *Verify) self(r *http.Request) (ask client.Client, hangUp func()) {
 	l := pipes.Listen()
 	server := &http.Server{
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, own *http.Request) {
-			own.RemoteAddr = r.RemoteAddr
-			h.table.ServeHTTP(w, own)
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, inner *http.Request) {
+			inner.RemoteAddr = r.RemoteAddr
+			h.table.ServeHTTP(w, inner)
 		}),
 		ReadHeaderTimeout: time.Minute,
 		// Whose requests they are. They end with their connection, which is that of the one who verifies. What they charge was

@@ -13,14 +13,14 @@ import (
 // NewBar returns a progress bar, visible only on a terminal.
 func NewBar(out io.Writer, total int64, what string) *progressbar.ProgressBar {
 	return progressbar.NewOptions64(total,
-		progressbar.OptionSetWriter(out), progressbar.OptionSetVisibility(Is(out)), progressbar.OptionSetDescription(what),
+		progressbar.OptionSetWriter(out), progressbar.OptionSetVisibility(IsTerminal(out)), progressbar.OptionSetDescription(what),
 		progressbar.OptionSetWidth(40), progressbar.OptionSetPredictTime(true),
 		progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionOnCompletion(func() { fmt.Fprintln(out) }))
 }
 
-// Is reports whether out is a terminal. In a log a progress bar would be thousands of
+// IsTerminal reports whether out is a terminal. In a log a progress bar would be thousands of
 // lines.
-func Is(out io.Writer) bool {
+func IsTerminal(out io.Writer) bool {
 	f, ok := out.(*os.File)
 	if !ok {
 		return false

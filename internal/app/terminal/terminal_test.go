@@ -10,5 +10,5 @@ import (
 )
 
 func TestIs(t *testing.T) {
-	assert.False(t, terminal.Is(new(bytes.Buffer)))
+	assert.False(t, terminal.IsTerminal(new(bytes.Buffer)))
 }

@@ -93,38 +93,38 @@ const (
 )
 
 // spread returns the symbols, each as often as its frequency says. What is behind tableSize has no meaning.
-func (t *table) spread() (of [tableSize + 8]uint8) {
+func (t *table) spread() (spread [tableSize + 8]uint8) {
 	at := 0
 	for s, f := range &t.freq {
 		eight := uint64(s) * 0x0101010101010101
 		end := at + int(f)
 		for ; at < end; at += 8 {
-			binary.LittleEndian.PutUint64(of[at:], eight)
+			binary.LittleEndian.PutUint64(spread[at:], eight)
 		}
 		at = end
 	}
-	return of
+	return spread
 }
 
 // transitions has, for a state from 1 to 2 × tableSize − 1 of a symbol, its entry for decoding but for the value; see table.decode.
-var transitions = func() (of [2 * tableSize]uint32) {
+var transitions = func() (table [2 * tableSize]uint32) {
 	for x := uint32(1); x < 2*tableSize; x++ {
 		n := tableLog + 1 - uint32(bits.Len32(x))
-		of[x] = (x<<n-tableSize)<<16 | n<<8
+		table[x] = (x<<n-tableSize)<<16 | n<<8
 	}
-	return of
+	return table
 }()
 
 // decoded has the value of each symbol in an entry for decoding, <<24.
-var decoded = func() (of [symbols]uint32) {
+var decoded = func() (values [symbols]uint32) {
 	for s := range uint64(symbols) {
 		value := uint32(uint8(unzigzag(s)))
 		if s >= direct {
 			value = far + uint32(s) - direct
 		}
-		of[s] = value << 24
+		values[s] = value << 24
 	}
-	return of
+	return values
 }()
 
 // forDecoding fills in what decoding needs. A reader of one column spends more time here than on its residuals, unless this is quick.
@@ -137,9 +137,9 @@ func (t *table) forDecoding() {
 	for s, f := range &t.freq {
 		next[s] = decoded[s] | uint32(f)
 	}
-	of, k := t.spread(), uint(0)
+	spread, k := t.spread(), uint(0)
 	for u := range t.decode {
-		s := of[k%tableSize] % 128
+		s := spread[k%tableSize] % 128
 		x := next[s]
 		next[s] = x + 1
 		t.decode[u] = transitions[x%(2*tableSize)] | x>>24
@@ -165,9 +165,9 @@ func (t *table) forEncoding() {
 		}
 		sum += f
 	}
-	of := t.spread()
+	spread := t.spread()
 	for u := range tableSize {
-		s := of[u*unstride%tableSize]
+		s := spread[u*unstride%tableSize]
 		t.next[at[s]] = uint16(tableSize + u)
 		at[s]++
 	}

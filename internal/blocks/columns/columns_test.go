@@ -104,10 +104,10 @@ func TestAnyBits(t *testing.T) {
 				}
 			}
 			if i > 0 && random.IntN(2) == 0 { // a part of the times of another
-				of := block[i-1].Times
-				from := random.IntN(len(of))
-				to := min(len(of), from+n)
-				times, values = of[from:to], values[:to-from]
+				source := block[i-1].Times
+				from := random.IntN(len(source))
+				to := min(len(source), from+n)
+				times, values = source[from:to], values[:to-from]
 			}
 			id += 1 + metric.ScheduleID(random.IntN(3)*random.IntN(1000))
 			block[i] = Series{id, times, values}

@@ -30,7 +30,7 @@ type column struct {
 	stream
 	histogram // of the residuals
 
-	of         int // its profile, in Encoder.profiles
+	profileAt  int // in Encoder.profiles
 	residuals  []int64
 	exceptions []byte
 	bytes      []byte
@@ -99,13 +99,13 @@ next:
 	for i := range series {
 		times := series[i].Times
 		for j := len(e.timelines) - 1; j >= max(0, len(e.timelines)-recent); j-- {
-			of := e.timelines[j]
-			at, ok := slices.BinarySearch(of, times[0])
+			known := e.timelines[j]
+			at, ok := slices.BinarySearch(known, times[0])
 			switch {
-			case ok && len(of)-at >= len(times) && slices.Equal(of[at:at+len(times)], times):
+			case ok && len(known)-at >= len(times) && slices.Equal(known[at:at+len(times)], times):
 				places[i] = place{j, at}
 				continue next
-			case ok && at == 0 && len(times) >= len(of) && slices.Equal(times[:len(of)], of): // it goes on for longer
+			case ok && at == 0 && len(times) >= len(known) && slices.Equal(times[:len(known)], known): // it goes on for longer
 				e.timelines[j] = times
 				places[i] = place{j, 0}
 				continue next
@@ -137,7 +137,7 @@ func (e *Encoder) time(c *column, times []int64, base int64) {
 func (e *Encoder) value(c *column, values []float64) {
 	c.reset()
 	n := &e.numbers
-	n.of(values)
+	n.choose(values)
 	if len(n.exceptions) > 0 {
 		c.flags |= withExceptions
 		c.exceptions = appendExceptions(c.exceptions, values, n.exceptions)
@@ -296,8 +296,8 @@ func (e *Encoder) assemble(dst []byte, series []Series, places []place, base int
 	for j := range e.columns {
 		c := &e.columns[j]
 		p := c.pack()
-		if c.of = slices.Index(e.profiles, p); c.of < 0 {
-			c.of = len(e.profiles)
+		if c.profileAt = slices.Index(e.profiles, p); c.profileAt < 0 {
+			c.profileAt = len(e.profiles)
 			e.profiles = append(e.profiles, p)
 		}
 	}
@@ -307,7 +307,7 @@ func (e *Encoder) assemble(dst []byte, series []Series, places []place, base int
 	}
 	for j := range e.columns {
 		c := &e.columns[j]
-		dst = binary.AppendUvarint(dst, uint64(c.of))
+		dst = binary.AppendUvarint(dst, uint64(c.profileAt))
 		dst = binary.AppendUvarint(dst, uint64(len(c.bytes)))
 	}
 	dst[begin] = Format

@@ -49,8 +49,8 @@ func integer(v, power float64) (m int64, ok bool) {
 	return int64(x), math.Float64bits(x/power) == math.Float64bits(v)
 }
 
-// of finds the form of a series in which the integers have the fewest bits. values has at least one element.
-func (n *numbers) of(values []float64) {
+// choose finds the form of a series in which the integers have the fewest bits. values has at least one element.
+func (n *numbers) choose(values []float64) {
 	n.form, n.places, n.divisor, n.unit = decimal, 0, 0, 1
 	n.ints = slices.Grow(n.ints[:0], len(values))[:len(values)]
 	n.exceptions = n.exceptions[:0]

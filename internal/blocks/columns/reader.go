@@ -112,27 +112,27 @@ func (r *Reader) readDirectory(p *parser, columns int) {
 		if p.bad {
 			return
 		}
-		of, ok := unpack([profileSize]byte(b), len(r.tables))
+		unpacked, ok := unpack([profileSize]byte(b), len(r.tables))
 		p.bad = !ok
-		r.profiles = append(r.profiles, of)
+		r.profiles = append(r.profiles, unpacked)
 	}
 	r.entries = slices.Grow(r.entries[:0], columns)[:columns]
 	b, at := p.b, uint64(0)
 	for i := range r.entries {
-		var of, length uint64
+		var profile, length uint64
 		// Mostly the first number has one byte and the second one or two. A reader of one column spends more time here than on that
 		// column.
 		if len(b) >= 3 && b[0] < 0x80 && b[1]&b[2] < 0x80 {
 			second := b[1] >> 7
-			of, length = uint64(b[0]), uint64(b[1]&0x7f)|uint64(b[2]*second)<<7
+			profile, length = uint64(b[0]), uint64(b[1]&0x7f)|uint64(b[2]*second)<<7
 			b = b[2+second:]
 		} else {
 			p.b = b
-			of, length = p.uvarint(most), p.uvarint(most)
+			profile, length = p.uvarint(most), p.uvarint(most)
 			b = p.b
 		}
-		e := entry{profile: uint16(of), from: uint32(at)}
-		if at += length; p.bad || of >= uint64(n) || at > most {
+		e := entry{profile: uint16(profile), from: uint32(at)}
+		if at += length; p.bad || profile >= uint64(n) || at > most {
 			p.bad = true
 			return
 		}
@@ -163,11 +163,11 @@ func (r *Reader) Count(i int) (samples, times int, err error) {
 	t := r.timeline[i]
 	timeline, err := r.open(int(t), -1)
 	if err != nil {
-		return 0, 0, r.of(i, fmt.Errorf("times: %w", err))
+		return 0, 0, r.named(i, fmt.Errorf("times: %w", err))
 	}
 	c, err := r.open(len(r.times)+i, timeline.samples)
 	if err != nil {
-		return 0, 0, r.of(i, err)
+		return 0, 0, r.named(i, err)
 	}
 	if !r.counted[t] {
 		r.counted[t], times = true, timeline.samples
@@ -188,7 +188,7 @@ func (r *Reader) Bytes() int {
 // does.
 func (r *Reader) Times(i int) ([]int64, error) {
 	times, _, err := r.column(i)
-	return times, r.of(i, err)
+	return times, r.named(i, err)
 }
 
 // Read returns the samples of series i. Values are appended to the argument. Times are the reader's, and valid until the
@@ -201,7 +201,7 @@ func (r *Reader) Read(i int, values []float64) (times []int64, _ []float64, err 
 		err = r.decode(&c, values[begin:])
 	}
 	if err != nil {
-		return nil, values[:begin], r.of(i, err)
+		return nil, values[:begin], r.named(i, err)
 	}
 	return times, values, nil
 }
@@ -209,8 +209,8 @@ func (r *Reader) Read(i int, values []float64) (times []int64, _ []float64, err 
 // Ascend returns whether the times of series i do, which has been read.
 func (r *Reader) Ascend(i int) bool { return r.ascend[r.timeline[i]] }
 
-// of says of which series an error is.
-func (r *Reader) of(i int, err error) error {
+// named says of which series an error is.
+func (r *Reader) named(i int, err error) error {
 	if err == nil {
 		return nil
 	}

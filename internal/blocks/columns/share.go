@@ -95,8 +95,8 @@ func regroup(coded []*column, groups []histogram) {
 	for _, c := range coded {
 		var a, b, d, f float64
 		for s, n := range c.counts[:c.top] {
-			n, of := float64(n), &costs[s]
-			a, b, d, f = a+n*of[0], b+n*of[1], d+n*of[2], f+n*of[3]
+			n, perTable := float64(n), &costs[s]
+			a, b, d, f = a+n*perTable[0], b+n*perTable[1], d+n*perTable[2], f+n*perTable[3]
 		}
 		cost := [maxTables]float64{a, b, d, f}
 		c.table = 0

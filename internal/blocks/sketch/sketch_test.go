@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func of(values ...float64) *Sketch {
+func sketchOf(values ...float64) *Sketch {
 	var s Sketch
 	for _, v := range values {
 		s.Add(v)
@@ -52,7 +52,7 @@ func distributions() map[string][]float64 {
 // The expected quantiles come from the sorted values themselves.
 func TestQuantilesAreWithinOnePercent(t *testing.T) {
 	for name, values := range distributions() {
-		s := of(values...)
+		s := sketchOf(values...)
 		sorted := slices.Sorted(slices.Values(values))
 		assert.Equal(t, uint64(len(values)), s.Count(), name)
 		for _, q := range []float64{0, 0.01, 0.1, 0.25, 0.5, 0.9, 0.99, 0.999, 1} {
@@ -65,15 +65,15 @@ func TestQuantilesAreWithinOnePercent(t *testing.T) {
 }
 
 func TestQuantileOfNothing(t *testing.T) {
-	assert.True(t, math.IsNaN(of().Quantile(0.5)))
+	assert.True(t, math.IsNaN(sketchOf().Quantile(0.5)))
 	for _, q := range []float64{-0.1, 1.1, math.NaN()} {
-		assert.True(t, math.IsNaN(of(1, 2).Quantile(q)))
+		assert.True(t, math.IsNaN(sketchOf(1, 2).Quantile(q)))
 	}
 }
 
 // Values beyond the bins count as the nearest bin; NaN does not count.
 func TestValuesBeyondTheBins(t *testing.T) {
-	s := of(math.Inf(1), math.MaxFloat64, math.NaN(), 5e-324, -5e-324, 0, -math.MaxFloat64, math.Inf(-1))
+	s := sketchOf(math.Inf(1), math.MaxFloat64, math.NaN(), 5e-324, -5e-324, 0, -math.MaxFloat64, math.Inf(-1))
 	assert.Equal(t, uint64(7), s.Count())
 	assert.InEpsilon(t, 1.25e308, s.Quantile(1), 0.02)
 	assert.InEpsilon(t, -1.25e308, s.Quantile(0), 0.02)
@@ -97,7 +97,7 @@ func TestLibraryReadsTheEncoding(t *testing.T) {
 		for _, v := range values {
 			require.NoError(t, want.Add(v))
 		}
-		encoded := of(values...).AppendEncoded(nil)
+		encoded := sketchOf(values...).AppendEncoded(nil)
 		got, err := ddsketch.DecodeDDSketch(encoded[1:], store.SparseStoreConstructor, indexes)
 		require.NoError(t, err, name)
 		assert.Equal(t, libraryBins(want), libraryBins(got), name)
@@ -117,13 +117,13 @@ func TestMergeIsTheSameAsAdding(t *testing.T) {
 		return out
 	}()
 	for name, values := range all {
-		want := of(values...).AppendEncoded([]byte("x"))[1:]
+		want := sketchOf(values...).AppendEncoded([]byte("x"))[1:]
 		for range 5 {
 			r.Shuffle(len(values), func(i, j int) { values[i], values[j] = values[j], values[i] })
 			var parts [][]byte
 			for rest := values; len(rest) > 0; {
 				n := 1 + r.IntN(len(rest))
-				parts = append(parts, of(rest[:n]...).AppendEncoded(nil))
+				parts = append(parts, sketchOf(rest[:n]...).AppendEncoded(nil))
 				rest = rest[n:]
 			}
 			r.Shuffle(len(parts), func(i, j int) { parts[i], parts[j] = parts[j], parts[i] })
@@ -160,22 +160,22 @@ func TestBinsAreBounded(t *testing.T) {
 // TestEncodedSize bounds the size of a sketch in a row of the default hour.
 func TestEncodedSize(t *testing.T) {
 	d := distributions()
-	assert.LessOrEqual(t, len(of(d["constant"]...).AppendEncoded(nil)), 8)
-	assert.LessOrEqual(t, len(of(d["narrow gauge"]...).AppendEncoded(nil)), 40)
+	assert.LessOrEqual(t, len(sketchOf(d["constant"]...).AppendEncoded(nil)), 8)
+	assert.LessOrEqual(t, len(sketchOf(d["narrow gauge"]...).AppendEncoded(nil)), 40)
 	var spread []float64
 	for i := range 60 {
 		spread = append(spread, math.Pow(1.2, float64(i)))
 	}
-	assert.LessOrEqual(t, len(of(spread...).AppendEncoded(nil)), 70)
+	assert.LessOrEqual(t, len(sketchOf(spread...).AppendEncoded(nil)), 70)
 }
 
 func TestResetMakesItNew(t *testing.T) {
-	s := of(1, 2, -3, 0, 1e100)
+	s := sketchOf(1, 2, -3, 0, 1e100)
 	s.Reset()
 	assert.Zero(t, s.Count())
 	assert.Equal(t, []byte{version}, s.AppendEncoded(nil))
 	s.Add(7)
-	assert.Equal(t, of(7).AppendEncoded(nil), s.AppendEncoded(nil))
+	assert.Equal(t, sketchOf(7).AppendEncoded(nil), s.AppendEncoded(nil))
 }
 
 func TestMergeRefusesDamage(t *testing.T) {
@@ -267,7 +267,7 @@ func TestGolden(t *testing.T) {
 
 func FuzzMerge(f *testing.F) {
 	for _, values := range distributions() {
-		f.Add(of(values[:min(20, len(values))]...).AppendEncoded(nil))
+		f.Add(sketchOf(values[:min(20, len(values))]...).AppendEncoded(nil))
 	}
 	f.Add([]byte{version})
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -293,10 +293,10 @@ func TestCollapsed(t *testing.T) {
 	for i := range 2000 { // a factor of 10^17
 		values = append(values, 1e-9*math.Pow(1.02, float64(i)))
 	}
-	whole := of(values...)
+	whole := sketchOf(values...)
 	var parts Sketch
 	for i := range 4 {
-		require.NoError(t, parts.Merge(of(values[i*500:(i+1)*500]...).AppendEncoded(nil)))
+		require.NoError(t, parts.Merge(sketchOf(values[i*500:(i+1)*500]...).AppendEncoded(nil)))
 	}
 	for _, s := range []*Sketch{whole, &parts} {
 		collapsed := 0
@@ -313,7 +313,7 @@ func TestCollapsed(t *testing.T) {
 		require.True(t, s.Collapsed(0))
 		require.Equal(t, uint64(999), s.Rank(0.5))
 	}
-	negative := of(append([]float64{0, 0}, values...)...)
+	negative := sketchOf(append([]float64{0, 0}, values...)...)
 	for _, v := range values {
 		negative.Add(-v)
 	}
@@ -322,5 +322,5 @@ func TestCollapsed(t *testing.T) {
 	require.False(t, negative.Collapsed(2000), "a zero")
 	require.True(t, negative.Collapsed(2002))
 	require.False(t, new(Sketch).Collapsed(0))
-	require.False(t, of(values[:1000]...).Collapsed(0), "all fit")
+	require.False(t, sketchOf(values[:1000]...).Collapsed(0), "all fit")
 }

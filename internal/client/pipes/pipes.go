@@ -23,9 +23,9 @@ func Listen() *Listener {
 // Dial returns a connection to the listener, as net.Dialer does. There is one listener, so it ignores
 // the network and the address.
 func (l *Listener) Dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	here, there := net.Pipe()
+	here, remote := net.Pipe()
 	select {
-	case l.conns <- there:
+	case l.conns <- remote:
 		return here, nil
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)

@@ -12,20 +12,20 @@ import (
 
 func TestListener(t *testing.T) {
 	l := Listen()
-	said := make(chan error, 1)
+	written := make(chan error, 1)
 	go func() {
 		c, err := l.Accept()
 		if err == nil {
 			_, err = io.WriteString(c, "hello")
 			err = errors.Join(err, c.Close())
 		}
-		said <- err
+		written <- err
 	}()
 	c, err := l.Dial(t.Context(), "tcp", "anywhere:1")
 	require.NoError(t, err)
 	heard, err := io.ReadAll(c)
 	require.NoError(t, err)
-	require.NoError(t, <-said)
+	require.NoError(t, <-written)
 	require.Equal(t, "hello", string(heard))
 
 	gone, stop := context.WithCancelCause(t.Context())

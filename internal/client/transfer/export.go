@@ -249,11 +249,11 @@ func samplesOf(line []byte) (int64, error) {
 		times := line[bytes.LastIndexByte(line, '[')+1:]
 		return int64(bytes.Count(times, []byte{','})) + 1, nil
 	}
-	var said struct{ Error string }
-	if err := json.Unmarshal(line, &said); err != nil || said.Error == "" {
+	var reply struct{ Error string }
+	if err := json.Unmarshal(line, &reply); err != nil || reply.Error == "" {
 		return 0, fmt.Errorf("the server's answer is not a Quern response: %.80q", line)
 	}
-	return 0, errors.New(said.Error)
+	return 0, errors.New(reply.Error)
 }
 
 // unixMs formats a time for requests. Servers read a number below 1e11 as seconds.

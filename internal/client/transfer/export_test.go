@@ -120,13 +120,13 @@ func TestExportGoesOn(t *testing.T) {
 			s.asked.Store(0)
 			e := export(s, path)
 			e.StartMs, e.EndMs = startMs+5000, endMs+5000 // the current time has moved on
-			var told []Exported
-			e.Progress = func(x Exported) { told = append(told, x) }
+			var steps []Exported
+			e.Progress = func(x Exported) { steps = append(steps, x) }
 			x, err = e.Run(t.Context())
 			require.NoError(t, err)
 			assert.Equal(t, int64(2), s.asked.Load())
 			assert.Equal(t, Exported{StartMs: startMs, EndMs: endMs, NextMs: endMs, Samples: 70, Bytes: x.Bytes}, x)
-			assert.Equal(t, x, told[len(told)-1])
+			assert.Equal(t, x, steps[len(steps)-1])
 			assert.Equal(t, want.String(), plainText(t, path))
 			info, err := os.Stat(path)
 			require.NoError(t, err)
@@ -264,15 +264,15 @@ func TestExportOfDamaged(t *testing.T) {
 		w.Header().Set(http.TrailerPrefix+warningHeader, "two")
 	}))
 	defer s.Close()
-	var told []string
+	var messages []string
 	e := Export{
 		Client: client.Client{URL: s.URL, HTTP: s.Client()}, Match: []string{"cpu"}, StartMs: 1, EndMs: 2, Part: time.Hour, Stdout: io.Discard,
-		Warn: func(w string) { told = append(told, w) },
+		Warn: func(w string) { messages = append(messages, w) },
 	}
 	x, err := e.Run(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, 2, x.Damaged)
-	assert.Equal(t, []string{"one", "two"}, told)
+	assert.Equal(t, []string{"one", "two"}, messages)
 }
 
 func TestUnixMs(t *testing.T) {

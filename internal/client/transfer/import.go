@@ -86,8 +86,8 @@ const other = "other"
 
 // RejectedTotal returns the number of rejected samples.
 func (x *Imported) RejectedTotal() (n int64) {
-	for _, of := range x.Rejected {
-		n += of
+	for _, count := range x.Rejected {
+		n += count
 	}
 	return n
 }
@@ -174,7 +174,7 @@ type importRun struct {
 	sent        int      // samples of the previous request, as far as known
 	total, read int64    // bytes of files
 	sum         Imported // of the files that are done
-	told        int
+	problems    int
 
 	path    string
 	st      importState
@@ -349,10 +349,10 @@ func (r *importRun) malformed(why string) {
 }
 
 func (r *importRun) problem(line int64, what string) {
-	r.told++
+	r.problems++
 	switch {
-	case r.Tell == nil || r.told > toldProblems+1:
-	case r.told == toldProblems+1:
+	case r.Tell == nil || r.problems > toldProblems+1:
+	case r.problems == toldProblems+1:
 		r.Tell("… and more")
 	default:
 		r.Tell(fmt.Sprintf("%s:%d: %s", r.path, line, what))

@@ -107,13 +107,13 @@ func numbered(from, until int) (out []string) {
 }
 
 func (s *importer) run(ctx context.Context, paths ...string) (Imported, []string, error) {
-	var told []string
+	var messages []string
 	im := Import{
 		Client: client.Client{URL: s.URL, HTTP: s.Client()}, Files: paths, GiveUp: time.Hour, Rate: 8, // requests of 128 bytes, 12 lines
-		Clock: clock.NewSimulated(time.UnixMilli(startMs)), Tell: func(l string) { told = append(told, l) },
+		Clock: clock.NewSimulated(time.UnixMilli(startMs)), Tell: func(l string) { messages = append(messages, l) },
 	}
 	x, err := im.Run(ctx)
-	return x, told, err
+	return x, messages, err
 }
 
 func (s *importer) took() []string {
@@ -135,7 +135,7 @@ func TestImportAround(t *testing.T) {
 	all[30], all[50], all[51], all[52], all[99] = "old", "bad", "old", "bad", "bad"
 	s := newImporter(t)
 	path := file(t, "x", all...)
-	x, told, err := s.run(t.Context(), path)
+	x, messages, err := s.run(t.Context(), path)
 	require.NoError(t, err)
 	assert.Equal(t, Imported{Lines: 100, Accepted: 95, Rejected: map[string]int64{"too_old": 2}, Malformed: 3}, x)
 	assert.Equal(t, want, s.took())
@@ -145,13 +145,13 @@ func TestImportAround(t *testing.T) {
 		path + ":52: 1 rejected, too_old: it is old",
 		path + ":53: malformed: at byte 0: an object is wanted",
 		path + ":100: malformed: at byte 0: an object is wanted",
-	}, told)
+	}, messages)
 	assert.NoFileExists(t, path+importSuffix)
 
-	_, told, err = s.run(t.Context(), file(t, "x", strings.Split(strings.Repeat("bad ", 20), " ")...))
+	_, messages, err = s.run(t.Context(), file(t, "x", strings.Split(strings.Repeat("bad ", 20), " ")...))
 	require.NoError(t, err)
-	assert.Len(t, told, toldProblems+1)
-	assert.Equal(t, "… and more", told[toldProblems])
+	assert.Len(t, messages, toldProblems+1)
+	assert.Equal(t, "… and more", messages[toldProblems])
 }
 
 // TestImportWaits: what a busy or unavailable server has processed is not sent again, and
@@ -176,11 +176,11 @@ func TestImportWaits(t *testing.T) {
 		return true
 	}
 	all := numbered(0, 100)
-	x, told, err := s.run(t.Context(), file(t, "x", all...))
+	x, messages, err := s.run(t.Context(), file(t, "x", all...))
 	require.NoError(t, err)
 	assert.Equal(t, Imported{Lines: 100, Accepted: 100}, x)
 	assert.Equal(t, all, s.took())
-	assert.Empty(t, told)
+	assert.Empty(t, messages)
 
 	s = newImporter(t)
 	s.before = func(w http.ResponseWriter, _ int, _ []string) bool {
@@ -320,8 +320,8 @@ func TestImportThroughAnother(t *testing.T) {
 				assert.NoError(t, err)
 				return true
 			}
-			x, told, err := s.run(t.Context(), path)
-			assert.Empty(t, told)
+			x, messages, err := s.run(t.Context(), path)
+			assert.Empty(t, messages)
 			assert.Equal(t, numbered(0, c.took), s.took())
 			assert.EqualValues(t, c.took, x.Lines)
 			if c.took == 100 {
@@ -412,13 +412,13 @@ func TestImportOfLongLines(t *testing.T) {
 			strings.NewReader(strings.Repeat("d", maxLine)+"\ne"),
 		),
 	}
-	var told []string
-	im.Tell = func(l string) { told = append(told, l) }
+	var messages []string
+	im.Tell = func(l string) { messages = append(messages, l) }
 	x, err := im.Run(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, Imported{Lines: 5, Accepted: 4, Malformed: 1}, x)
 	assert.Equal(t, []string{"a", "c", "e"}, append(s.took()[:1:1], s.took()[2:]...))
-	require.Len(t, told, 1)
-	assert.Contains(t, told[0], "standard input:4: malformed: the line is longer than the limit")
+	require.Len(t, messages, 1)
+	assert.Contains(t, messages[0], "standard input:4: malformed: the line is longer than the limit")
 	assert.Equal(t, []int{1, 1, 1, 1}, s.requests)
 }

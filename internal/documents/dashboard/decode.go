@@ -104,7 +104,7 @@ func place(what string, i int, name string) string {
 func plainly(err error) string {
 	if kind := (*json.UnmarshalTypeError)(nil); errors.As(err, &kind) {
 		// The name of an embedded type is no field of the text.
-		return fmt.Sprintf("the field %q takes no %s", strings.TrimPrefix(kind.Field, "plain."), excerpt.Of(kind.Value))
+		return fmt.Sprintf("the field %q takes no %s", strings.TrimPrefix(kind.Field, "plain."), excerpt.Shorten(kind.Value))
 	}
 	return excerpt.Message(strings.TrimPrefix(err.Error(), "json: "))
 }

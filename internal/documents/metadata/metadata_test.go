@@ -173,7 +173,7 @@ func TestShareOfAClient(t *testing.T) {
 	var log bytes.Buffer
 	c := open(Options{MaxNames: 10, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	clients := limits.NewClients(nil)
-	one, other := clients.Of("192.0.2.1:1"), clients.Of("192.0.2.2:1")
+	one, other := clients.ByAddress("192.0.2.1:1"), clients.ByAddress("192.0.2.2:1")
 	c.Note(one, up)
 	for i := range 100 {
 		c.Note(one, metric.Metadata{Name: "made_up_" + strconv.Itoa(i)})

@@ -431,7 +431,7 @@ func TestCharged(t *testing.T) {
 	put(t, s, "a", 1, "2")
 	put(t, s, "b", 0, "3")
 	with := func(bytes int64) (context.Context, *limits.Claim) {
-		claim := limits.NewBudget(2*bytes, bytes).Claim(limits.NewClients(nil).Of("192.0.2.1:1"))
+		claim := limits.NewBudget(2*bytes, bytes).Claim(limits.NewClients(nil).ByAddress("192.0.2.1:1"))
 		return limits.WithClaim(t.Context(), &claim), &claim
 	}
 	for name, read := range map[string]func(ctx context.Context) error{

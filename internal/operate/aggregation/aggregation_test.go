@@ -48,13 +48,13 @@ func raw(hours int) storage.SliceKey {
 }
 
 // mark puts marks of data in the slice of into the index of the slice in.
-func (w *world) mark(in, of storage.SliceKey, shards ...int) {
+func (w *world) mark(in, slice storage.SliceKey, shards ...int) {
 	w.Helper()
 	b := &storage.Batch{Open: []storage.SliceKey{in}}
 	for i, shard := range shards {
 		b.Marks = append(b.Marks, storage.PlacedMark{
 			Partition: storage.IndexPartition{SliceKey: in, Shard: shard},
-			Mark:      storage.Mark{Start: metric.ScheduleID(4 * i), TimeMs: of.StartMs, ID: blocks.KeyID(of.StartMs, uint64(i))},
+			Mark:      storage.Mark{Start: metric.ScheduleID(4 * i), TimeMs: slice.StartMs, ID: blocks.KeyID(slice.StartMs, uint64(i))},
 		})
 	}
 	require.NoError(w, w.Write(w.Context(), b))

@@ -33,9 +33,9 @@ func (w *world) slices(from, to storage.SliceKey) wire.Slices {
 }
 
 // states returns the states of the slices of a bucket, by their hours.
-func states(of wire.BucketSlices) string {
+func states(bucket wire.BucketSlices) string {
 	var out []string
-	for _, s := range of.Slices {
+	for _, s := range bucket.Slices {
 		out = append(out, fmt.Sprintf("%d %s", (s.Start-raw(0).StartMs)/time.Hour.Milliseconds(), s.State))
 	}
 	return fmt.Sprint(out)
@@ -82,18 +82,18 @@ func TestSlices(t *testing.T) {
 	require.Equal(t, "[0 complete 6 outstanding]", states(got.Buckets[1]))
 	require.Equal(t, []int64{raw(1).StartMs, raw(24).StartMs, raw(0).StartMs, raw(24).StartMs},
 		[]int64{got.Buckets[0].Start, got.Buckets[0].End, got.Buckets[1].Start, got.Buckets[1].End})
-	of := func(i int) string {
+	state := func(i int) string {
 		text, err := json.Marshal(got.Buckets[0].Slices[i])
 		require.NoError(t, err)
 		return string(text)
 	}
 	require.JSONEq(t, `{"start":1763701200000,"end":1763704800000,"state":"complete","begun":false,"expired":false,"marks":0,"late":0,
-		"runs":2,"blocks":4,"schedules":14,"queries":6,"n_plus_1":15,"dropped":0,"duration":1.5,"worker":"b"}`, of(1))
+		"runs":2,"blocks":4,"schedules":14,"queries":6,"n_plus_1":15,"dropped":0,"duration":1.5,"worker":"b"}`, state(1))
 	require.JSONEq(t, `{"start":1763704800000,"end":1763708400000,"state":"late","begun":false,"expired":false,"marks":2,"late":2,"run_at":1763730120000,
-		"runs":0,"blocks":0,"schedules":0,"queries":0,"n_plus_1":0,"dropped":0,"duration":0,"worker":""}`, of(2))
+		"runs":0,"blocks":0,"schedules":0,"queries":0,"n_plus_1":0,"dropped":0,"duration":0,"worker":""}`, state(2))
 	require.JSONEq(t, `{"start":1763712000000,"end":1763715600000,"state":"outstanding","begun":true,"expired":false,"marks":2,"late":0,"run_at":1763715720000,
 		"runs":1,"blocks":0,"schedules":0,"queries":0,"n_plus_1":1,"dropped":0,"duration":0,"worker":"a",
-		"errors":["2025-11-21T09:00:02Z run: no 2","2025-11-21T09:00:03Z run: no 3","2025-11-21T09:00:04Z run: no 4","2025-11-21T09:00:05Z run: no 5","2025-11-21T09:00:06Z run: no 6"]}`, of(4))
+		"errors":["2025-11-21T09:00:02Z run: no 2","2025-11-21T09:00:03Z run: no 3","2025-11-21T09:00:04Z run: no 4","2025-11-21T09:00:05Z run: no 5","2025-11-21T09:00:06Z run: no 6"]}`, state(4))
 
 	got = w.slices(raw(-24*9), raw(-24*7))
 	require.Equal(t, "[-192 expired]", states(got.Buckets[0]))

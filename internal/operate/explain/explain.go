@@ -125,7 +125,7 @@ func (x *Explainer) look(ctx context.Context) (*around, error) {
 	if a.errs, err = x.Store.RecentErrors(ctx); err != nil {
 		return nil, err
 	}
-	if bound.Of(ctx) != nil {
+	if bound.FromContext(ctx) != nil {
 		a.errs = nil
 		for i := range a.runs {
 			withhold(&a.runs[i].Err)
@@ -216,7 +216,7 @@ func (x *Explainer) series(ctx context.Context, id metric.ScheduleID, atMs int64
 		again = again || f.answer.Verdict == Missing || f.answer.Verdict == Differs
 		s.Levels = append(s.Levels, f.answer)
 	}
-	if bound.Of(ctx) != nil {
+	if bound.FromContext(ctx) != nil {
 		s.withhold()
 	}
 	return s, again, nil
@@ -367,7 +367,7 @@ func (x *Explainer) readMarks(ctx context.Context, id metric.ScheduleID, levels 
 				if err != nil {
 					return fmt.Errorf("read the index of %s slice %s: %w", x.ladder.Name(k.Bucket), x.ladder.SliceAt(k.Bucket, k.StartMs), err)
 				}
-				if bound.Of(ctx) != nil {
+				if bound.FromContext(ctx) != nil {
 					withhold(&m.LastError)
 				}
 				x.sort(id, levels, k, m)

@@ -33,12 +33,12 @@ var (
 
 type world struct {
 	*testing.T
-	store  *storagetest.Faulty
-	clk    *clock.Simulated
-	runner *rollup.Runner
-	index  *query.Index
-	r      *reaggregate.Reaggregator
-	told   []reaggregate.Progress
+	store    *storagetest.Faulty
+	clk      *clock.Simulated
+	runner   *rollup.Runner
+	index    *query.Index
+	r        *reaggregate.Reaggregator
+	progress []reaggregate.Progress
 }
 
 func newWorld(t *testing.T, series int, keep storage.Retention, epochs ...blocks.Epoch) *world {
@@ -59,9 +59,9 @@ func (w *world) ask(ctx context.Context, selector string, start, end time.Time) 
 	w.Helper()
 	sels, err := query.ParseSelectors(ctx, []string{selector})
 	require.NoError(w, err)
-	w.told = nil
+	w.progress = nil
 	return w.r.Run(ctx, sels, start.UnixMilli(), end.UnixMilli(), false, func(p reaggregate.Progress) error {
-		w.told = append(w.told, p)
+		w.progress = append(w.progress, p)
 		require.Equal(w, p.Done, p.Blocks+p.Skipped)
 		return nil
 	})
@@ -121,7 +121,7 @@ func TestRowsAreComputedAgain(t *testing.T) {
 			{Level: "24h", By: midnight.Add(24*hour + 2*time.Minute).UnixMilli()},
 		},
 	}, sum)
-	require.Equal(t, []reaggregate.Progress{sum.Progress}, w.told)
+	require.Equal(t, []reaggregate.Progress{sum.Progress}, w.progress)
 	marks := w.marks(midnight.Add(12 * hour))
 	require.Len(t, marks, 2)
 	for _, ms := range marks {
@@ -249,8 +249,8 @@ func TestBatches(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 3000, sum.Blocks)
 	require.Equal(t, 3, writes)
-	require.EqualValues(t, 1000, w.told[0].Blocks)
-	require.EqualValues(t, 3000, w.told[0].Total)
+	require.EqualValues(t, 1000, w.progress[0].Blocks)
+	require.EqualValues(t, 3000, w.progress[0].Total)
 
 	_, err = w.ask(t.Context(), "cpu", midnight.AddDate(-100, 0, 0), midnight)
 	var bad *query.RequestError
@@ -275,7 +275,7 @@ func TestStops(t *testing.T) {
 	w.store.Add(storagetest.Rule{Op: "Write", Times: 1, Before: func() error { return storage.ErrUnavailable }})
 	_, err := w.ask(t.Context(), "cpu", midnight, midnight.Add(hour))
 	require.ErrorIs(t, err, storage.ErrUnavailable)
-	require.Empty(t, w.told)
+	require.Empty(t, w.progress)
 
 	gone := errors.New("nobody listens")
 	sels, err := query.ParseSelectors(t.Context(), []string{"cpu"})

@@ -36,8 +36,8 @@ type atRow struct {
 	Row
 }
 
-// said returns what a checker says about rows and samples.
-func said(t testing.TB, l metric.Ladder, rows []atRow, samples []sample) []string {
+// checked returns what a checker says about rows and samples.
+func checked(t testing.TB, l metric.Ladder, rows []atRow, samples []sample) []string {
 	t.Helper()
 	c := NewChecker(l)
 	s := c.Series(series(t, "x"))
@@ -77,7 +77,7 @@ func TestByHand(t *testing.T) {
 		{2, 0, Row{Count: 5, Sum: 19, Min: 1, Max: 7, Avg: 3.8, First: 1, Last: 5, Increase: 11, P50: 4, P90: 5, P99: 5}},
 		{2, 4000, flat(1, 9)},
 	}
-	require.Empty(t, said(t, l, right, samples))
+	require.Empty(t, checked(t, l, right, samples))
 
 	for _, c := range []struct {
 		name   string
@@ -98,7 +98,7 @@ func TestByHand(t *testing.T) {
 		{"doubled", func(r []atRow) []atRow { return append(r, r[4]) }, []string{"x{} 4s 1970-01-01T00:00:04Z doubled: there are several rows"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			assert.Equal(t, c.want, said(t, l, c.change(slices.Clone(right)), samples))
+			assert.Equal(t, c.want, checked(t, l, c.change(slices.Clone(right)), samples))
 		})
 	}
 	for i := range right {
@@ -109,7 +109,7 @@ func TestByHand(t *testing.T) {
 		} {
 			wrong := slices.Clone(right)
 			spoil(&wrong[i].Row)
-			require.Len(t, said(t, l, wrong, samples), 1, "%+v", wrong[i])
+			require.Len(t, checked(t, l, wrong, samples), 1, "%+v", wrong[i])
 		}
 	}
 }
@@ -118,9 +118,9 @@ func TestByHand(t *testing.T) {
 func TestNothingFinite(t *testing.T) {
 	l := ladderOf(t, "1s")
 	samples := []sample{{0, nan}, {1, inf}, {2, math.Inf(-1)}}
-	assert.Empty(t, said(t, l, nil, samples))
+	assert.Empty(t, checked(t, l, nil, samples))
 	assert.Equal(t, []string{"x{} 1s 1970-01-01T00:00:00Z surplus: the row says count 1, there are no samples"},
-		said(t, l, []atRow{{1, 0, flat(1, 5)}}, samples))
+		checked(t, l, []atRow{{1, 0, flat(1, 5)}}, samples))
 }
 
 // TestOneValueAMoment: a second sample of the same moment is an error.
@@ -138,24 +138,24 @@ func TestRounding(t *testing.T) {
 	row := Row{Count: 3, Sum: 0.1 + (0.2 + 0.3), Min: 0.1, Max: 0.3, Avg: 0.2, First: 0.1, Last: 0.3, Increase: 0.2, P50: 0.2, P90: 0.2, P99: 0.2}
 	other := row
 	other.Sum = 0.6000000000000001
-	assert.Empty(t, said(t, l, []atRow{{1, 0, row}}, third))
-	assert.Empty(t, said(t, l, []atRow{{1, 0, other}}, third))
+	assert.Empty(t, checked(t, l, []atRow{{1, 0, row}}, third))
+	assert.Empty(t, checked(t, l, []atRow{{1, 0, other}}, third))
 	other.Sum = 0.600000000000005
-	assert.Len(t, said(t, l, []atRow{{1, 0, other}}, third), 1)
+	assert.Len(t, checked(t, l, []atRow{{1, 0, other}}, third), 1)
 
 	// If a sum overflows, a reader sees no number, and whether it does depends on the order.
 	far := []sample{{0, math.MaxFloat64}, {1, math.MaxFloat64}}
 	row = flat(2, math.MaxFloat64)
 	row.Sum, row.Avg = nan, nan
 	row.P50, row.P90, row.P99 = math.MaxFloat64, math.MaxFloat64, math.MaxFloat64
-	assert.Empty(t, said(t, l, []atRow{{1, 0, row}}, far))
+	assert.Empty(t, checked(t, l, []atRow{{1, 0, row}}, far))
 	row.P50 = 1.25e308
 	row.Min = 1.25e308
 	assert.Equal(t, []string{
 		"x{} 1s 1970-01-01T00:00:00Z wrong min: the row says 1.25e+308, the samples say 1.7976931348623157e+308",
 		"x{} 1s 1970-01-01T00:00:00Z wrong p50: the row says 1.25e+308, the samples say between 1.7976931348623157e+308 and 1.7976931348623157e+308",
 	},
-		said(t, l, []atRow{{1, 0, row}}, far))
+		checked(t, l, []atRow{{1, 0, row}}, far))
 }
 
 // TestPercentiles: a percentile is within 1 % of a sample of its rank, of either sign, or 0.
@@ -169,12 +169,12 @@ func TestPercentiles(t *testing.T) {
 	// The increase of a gauge, read as a counter: -49 to -1 are steps of 1 up from the value
 	// before.
 	row.Increase = 100
-	assert.Empty(t, said(t, l, []atRow{{1, 0, row}}, samples))
+	assert.Empty(t, checked(t, l, []atRow{{1, 0, row}}, samples))
 	for _, c := range []struct {
 		p90  float64
 		fits bool
 	}{{40.39, true}, {39.61, true}, {40.41, false}, {39.59, false}, {-40, false}} {
 		row.P90 = c.p90
-		assert.Equal(t, c.fits, len(said(t, l, []atRow{{1, 0, row}}, samples)) == 0, "%v", c.p90)
+		assert.Equal(t, c.fits, len(checked(t, l, []atRow{{1, 0, row}}, samples)) == 0, "%v", c.p90)
 	}
 }

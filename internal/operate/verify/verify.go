@@ -137,7 +137,7 @@ type verifier struct {
 	// damage and damagedRows are the server's warnings about damaged chunks and rows in the last
 	// read.
 	damage, damagedRows []string
-	told                int
+	reported            int
 	repair              map[string]*toRepair
 	// repairLevels are the levels that differ.
 	repairLevels map[metric.Bucket]bool
@@ -290,7 +290,7 @@ func sameRow(a, b *Row) bool {
 }
 
 func (v *verifier) tell(d wire.Difference) {
-	if v.told++; v.told <= v.Limit {
+	if v.reported++; v.reported <= v.Limit {
 		v.Tell(d)
 	}
 }

@@ -52,9 +52,9 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case "/base/api/v1/status/aggregation":
 		assert.Equal(f.t, "true", r.Form.Get("waiting"))
-		list := func(of []int64) string {
+		list := func(times []int64) string {
 			out := []string{}
-			for _, ms := range of {
+			for _, ms := range times {
 				out = append(out, fmt.Sprintf(`{"slice":%d,"marks":1}`, ms))
 			}
 			return "[" + strings.Join(out, ",") + "]"
@@ -106,11 +106,11 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	case "/base/api/v1/reaggregate":
 		assert.Equal(f.t, http.MethodPost, r.Method)
-		said := r.Form.Get("match[]") + " " + r.Form.Get("start") + " " + r.Form.Get("end")
+		request := r.Form.Get("match[]") + " " + r.Form.Get("start") + " " + r.Form.Get("end")
 		if r.Form.Get("take_back") == "true" {
-			said += " take back"
+			request += " take back"
 		}
-		f.repaired = append(f.repaired, said)
+		f.repaired = append(f.repaired, request)
 		fmt.Fprintln(w, `{"done":1,"total":1}`+"\n"+`{"status":"success"}`)
 	default:
 		w.WriteHeader(http.StatusBadRequest)
@@ -148,18 +148,18 @@ func (f *fake) run(o Options) (*wire.Verified, []string, error) {
 	if o.EndMs == 0 {
 		o.StartMs, o.EndMs = day-hour, day+10*hour
 	}
-	said := []string{}
+	lines := []string{}
 	o.Limit = 2
-	o.Tell = func(d wire.Difference) { said = append(said, Lines(d)...) }
+	o.Tell = func(d wire.Difference) { lines = append(lines, Lines(d)...) }
 	sum, err := Run(f.t.Context(), o)
-	return sum, said, err
+	return sum, lines, err
 }
 
 func TestEqual(t *testing.T) {
 	f := newFake(t)
-	sum, said, err := f.run(Options{})
+	sum, lines, err := f.run(Options{})
 	require.NoError(t, err)
-	assert.Empty(t, said)
+	assert.Empty(t, lines)
 	assert.Equal(t, &wire.Verified{
 		Start: day - hour, End: f.now.UnixMilli() + 1000, Series: 1, Samples: 11,
 		Levels: []wire.VerifiedLevel{{Level: "1h", Compared: 4}, {Level: "2h", Compared: 2}},
@@ -169,16 +169,16 @@ func TestEqual(t *testing.T) {
 // TestPartsOfTheRange: only rows that lie wholly in the range are compared.
 func TestPartsOfTheRange(t *testing.T) {
 	f := newFake(t)
-	sum, said, err := f.run(Options{StartMs: day + 1, EndMs: day + 4*hour - 1})
+	sum, lines, err := f.run(Options{StartMs: day + 1, EndMs: day + 4*hour - 1})
 	require.NoError(t, err)
-	assert.Empty(t, said)
+	assert.Empty(t, lines)
 	assert.Equal(t, []wire.VerifiedLevel{{Level: "1h", Compared: 2}, {Level: "2h"}}, sum.Levels)
 }
 
 // TestBeforeAllSamples: nothing is asked about times that no sample has, whose years may not even be ones that a server reads.
 func TestBeforeAllSamples(t *testing.T) {
 	total := 0
-	sum, _, err := newFake(t).run(Options{StartMs: -10 * hour, EndMs: 10 * hour, Progress: func(_, of int) { total = of }})
+	sum, _, err := newFake(t).run(Options{StartMs: -10 * hour, EndMs: 10 * hour, Progress: func(_, n int) { total = n }})
 	require.NoError(t, err)
 	require.Zero(t, sum.Start)
 	require.Equal(t, 5, total, "windows of 2 h")
@@ -189,13 +189,13 @@ func TestDifferent(t *testing.T) {
 	delete(f.rows[1], day)
 	f.rows[1][day+hour] = flat(3, 3)
 	f.rows[2][day+6*hour-4*hour] = flat(4, 2)
-	sum, said, err := f.run(Options{Repair: true})
+	sum, lines, err := f.run(Options{Repair: true})
 	require.NoError(t, err)
 	assert.Equal(t, []string{
 		"x{} 1h 2026-11-20T00:00:00Z missing: there is no row, the samples say count 2",
 		"x{} 1h 2026-11-20T01:00:00Z wrong count: the row says 3, the samples say 2",
 		"x{} 1h 2026-11-20T01:00:00Z wrong sum: the row says 9, the samples say 6",
-	}, said, "two rows, up to the limit")
+	}, lines, "two rows, up to the limit")
 	assert.Equal(t, []wire.VerifiedLevel{{Level: "1h", Compared: 4, Different: 2}, {Level: "2h", Compared: 2, Different: 1}}, sum.Levels)
 	assert.Equal(t, 3, Differences(sum))
 	assert.Equal(t, []string{
@@ -212,9 +212,9 @@ func TestOneLevel(t *testing.T) {
 	f := newFake(t)
 	f.rows[1][day+hour] = flat(3, 3)
 	f.rows[2][day+2*hour] = flat(4, 2)
-	sum, said, err := f.run(Options{Level: "2h", Repair: true})
+	sum, lines, err := f.run(Options{Level: "2h", Repair: true})
 	require.NoError(t, err)
-	assert.Contains(t, said[0], "x{} 2h 2026-11-20T02:00:00Z wrong")
+	assert.Contains(t, lines[0], "x{} 2h 2026-11-20T02:00:00Z wrong")
 	assert.Equal(t, []wire.VerifiedLevel{{Level: "2h", Compared: 2, Different: 1}}, sum.Levels)
 	assert.Zero(t, f.asked, "no row of another level is read")
 	assert.Equal(t, []string{`{"__name__"="x"} 2026-11-20T02:00:00Z 2026-11-20T04:00:00Z`}, f.repaired)
@@ -264,9 +264,9 @@ func TestDamagedRows(t *testing.T) {
 	f.rows[2][day] = bad
 	f.rowWarnings = map[metric.Bucket]string{1: "a row is damaged", 2: "percentiles are missing"}
 	f.rows[2][day+2*hour] = flat(4, 2) // after the damaged row
-	sum, said, err := f.run(Options{Repair: true})
+	sum, lines, err := f.run(Options{Repair: true})
 	require.NoError(t, err)
-	assert.Equal(t, []string{"damaged: a row is damaged", "damaged: percentiles are missing"}, said)
+	assert.Equal(t, []string{"damaged: a row is damaged", "damaged: percentiles are missing"}, lines)
 	assert.Equal(t, 2, sum.DamagedRows)
 	assert.Equal(t, []wire.VerifiedLevel{{Level: "1h", Compared: 4, Different: 1}, {Level: "2h", Compared: 2, Different: 2}}, sum.Levels)
 	assert.Equal(t, []string{
@@ -311,9 +311,9 @@ func TestLeftOut(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFake(t)
 			c.change(f)
-			sum, said, err := f.run(Options{})
+			sum, lines, err := f.run(Options{})
 			require.NoError(t, err)
-			assert.Empty(t, said)
+			assert.Empty(t, lines)
 			assert.Equal(t, c.want, sum.Levels)
 		})
 	}
@@ -330,9 +330,9 @@ func TestSecondLook(t *testing.T) {
 			f.rows[1][day], f.rows[2][day] = flat(3, 3), flat(5, 3)
 		}
 	}
-	sum, said, err := f.run(Options{StartMs: day, EndMs: day + 10*hour})
+	sum, lines, err := f.run(Options{StartMs: day, EndMs: day + 10*hour})
 	require.NoError(t, err)
-	assert.Empty(t, said)
+	assert.Empty(t, lines)
 	assert.Equal(t, []wire.VerifiedLevel{{Level: "1h", Compared: 4}, {Level: "2h", Compared: 2}}, sum.Levels)
 	assert.Equal(t, 3+1, f.asked, "three windows, and one of them again")
 
@@ -344,17 +344,17 @@ func TestSecondLook(t *testing.T) {
 				f.waiting[0] = []int64{day}
 			}
 		}
-		sum, said, err := f.run(Options{StartMs: day, EndMs: day + 10*hour})
+		sum, lines, err := f.run(Options{StartMs: day, EndMs: day + 10*hour})
 		require.NoError(t, err)
-		assert.Empty(t, said)
+		assert.Empty(t, lines)
 		assert.Equal(t, []wire.VerifiedLevel{{Level: "1h", Compared: 4, Pending: 1}, {Level: "2h", Compared: 2, Pending: 1}}, sum.Levels)
 	})
 	t.Run("always another row", func(t *testing.T) {
 		f := newFake(t)
 		f.step = func(n int) { f.rows[1][day] = flat(uint64(n+10), 3) }
-		sum, said, err := f.run(Options{StartMs: day, EndMs: day + 10*hour})
+		sum, lines, err := f.run(Options{StartMs: day, EndMs: day + 10*hour})
 		require.NoError(t, err)
-		assert.Empty(t, said)
+		assert.Empty(t, lines)
 		assert.Equal(t, 1, sum.Levels[0].Pending)
 		assert.Equal(t, 3+attempts-1, f.asked)
 	})
@@ -389,9 +389,9 @@ func TestDamaged(t *testing.T) {
 	f := newFake(t)
 	f.warning = warning
 	f.rows[1][day+hour] = flat(3, 3)
-	sum, said, err := f.run(Options{StartMs: day, EndMs: day + 10*hour})
+	sum, lines, err := f.run(Options{StartMs: day, EndMs: day + 10*hour})
 	require.NoError(t, err)
-	assert.Equal(t, []string{"damaged: " + warning}, said)
+	assert.Equal(t, []string{"damaged: " + warning}, lines)
 	assert.Equal(t, 1, sum.Damaged)
 	assert.Zero(t, Differences(sum))
 	assert.Equal(t, []wire.VerifiedLevel{{Level: "1h", Compared: 3, Unreadable: 1}, {Level: "2h", Compared: 2}}, sum.Levels)
@@ -400,20 +400,20 @@ func TestDamaged(t *testing.T) {
 	partial.Partial = true
 	f.rows[1][day+hour] = partial
 	f.rows[2][day] = flat(3, 3)
-	_, said, err = f.run(Options{StartMs: day, EndMs: day + 10*hour})
+	_, lines, err = f.run(Options{StartMs: day, EndMs: day + 10*hour})
 	require.NoError(t, err)
-	require.Contains(t, said[1], "1h 2026-11-20T01:00:00Z wrong sum")
+	require.Contains(t, lines[1], "1h 2026-11-20T01:00:00Z wrong sum")
 
 	partial = flat(2, 3)
 	partial.Partial = true
 	f.rows[1][day+hour] = partial
-	sum, said, err = f.run(Options{StartMs: day, EndMs: day + 10*hour})
+	sum, lines, err = f.run(Options{StartMs: day, EndMs: day + 10*hour})
 	require.NoError(t, err)
 	assert.Equal(t, []string{
 		"damaged: " + warning,
 		"x{} 2h 2026-11-20T00:00:00Z wrong count: the row says 3, the samples say 4",
 		"x{} 2h 2026-11-20T00:00:00Z wrong sum: the row says 9, the samples say 12",
-	}, said)
+	}, lines)
 	assert.Equal(t, 1, Differences(sum))
 }
 
@@ -423,9 +423,9 @@ func TestManyDamaged(t *testing.T) {
 	f := newFake(t)
 	f.warning = "and 30 more"
 	f.rows[1][day] = flat(3, 3)
-	sum, said, err := f.run(Options{StartMs: day, EndMs: day + 10*hour})
+	sum, lines, err := f.run(Options{StartMs: day, EndMs: day + 10*hour})
 	require.NoError(t, err)
-	assert.Equal(t, []string{"damaged: and 30 more"}, said)
+	assert.Equal(t, []string{"damaged: and 30 more"}, lines)
 	assert.Equal(t, 30, sum.Damaged)
 	assert.Equal(t, []wire.VerifiedLevel{{Level: "1h", Compared: 3, Unreadable: 1}, {Level: "2h", Compared: 2}}, sum.Levels)
 }
@@ -436,9 +436,9 @@ func TestPartial(t *testing.T) {
 	row := flat(2, 3)
 	row.Partial = true
 	f.rows[1][day] = row
-	sum, said, err := f.run(Options{StartMs: day, EndMs: day + 10*hour, Repair: true})
+	sum, lines, err := f.run(Options{StartMs: day, EndMs: day + 10*hour, Repair: true})
 	require.NoError(t, err)
-	assert.Equal(t, []string{"x{} 1h 2026-11-20T00:00:00Z wrong partial: the row says true, the samples say false"}, said)
+	assert.Equal(t, []string{"x{} 1h 2026-11-20T00:00:00Z wrong partial: the row says true, the samples say false"}, lines)
 	assert.Equal(t, 1, Differences(sum))
 	assert.Len(t, f.repaired, 1)
 }

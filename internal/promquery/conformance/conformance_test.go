@@ -130,7 +130,7 @@ type splitter struct {
 	loads   []string
 	strange map[string][]labels.Labels
 	// Storages with this data, made on demand.
-	theirs, ours promstorage.Storage
+	upstream, ours promstorage.Storage
 }
 
 func (s *splitter) split(script string) string {
@@ -145,11 +145,11 @@ func (s *splitter) split(script string) string {
 		case line == "":
 			command = ""
 		case word == "clear":
-			command, s.loads, s.theirs, s.ours = "clear", nil, nil, nil
+			command, s.loads, s.upstream, s.ours = "clear", nil, nil, nil
 			clear(s.strange)
 		case strings.HasPrefix(word, "load"):
 			command = word
-			s.theirs, s.ours = nil, nil
+			s.upstream, s.ours = nil, nil
 		case strings.HasPrefix(word, "eval"):
 			command = "eval"
 			if reason := s.mayDiffer(line); reason != "" && s.differs(line) {
@@ -212,8 +212,8 @@ func (s *splitter) mayDiffer(line string) string {
 
 // differs returns whether an evaluation has another answer here than over Prometheus' storage.
 func (s *splitter) differs(line string) bool {
-	if s.theirs == nil {
-		s.theirs = s.loaded(func(t testing.TB) promstorage.Storage { return promqltest.NewBuiltinTestStorage(t) })
+	if s.upstream == nil {
+		s.upstream = s.loaded(func(t testing.TB) promstorage.Storage { return promqltest.NewBuiltinTestStorage(t) })
 		s.ours = s.loaded(func(t testing.TB) promstorage.Storage { return newScriptStorage(t, "model") })
 	}
 	at := func(d string) time.Time {
@@ -229,7 +229,7 @@ func (s *splitter) differs(line string) bool {
 		ask := func(st promstorage.Storage) string {
 			return s.ask(s.engine.NewRangeQuery(s.t.Context(), st, nil, m[4], start, end, step))
 		}
-		return ask(s.theirs) != ask(s.ours)
+		return ask(s.upstream) != ask(s.ours)
 	}
 	m := instantly.FindStringSubmatch(line)
 	ask := func(st promstorage.Storage) string {
@@ -237,7 +237,7 @@ func (s *splitter) differs(line string) bool {
 		once := s.ask(s.engine.NewInstantQuery(s.t.Context(), st, nil, m[2], t))
 		return once + s.ask(s.engine.NewRangeQuery(s.t.Context(), st, nil, m[2], t.Add(-time.Minute), t.Add(time.Minute), time.Minute))
 	}
-	return ask(s.theirs) != ask(s.ours)
+	return ask(s.upstream) != ask(s.ours)
 }
 
 // loaded returns a storage with the loaded data.
@@ -262,16 +262,16 @@ func (s *splitter) ask(q promql.Query, err error) string {
 	}
 	defer q.Close()
 	r := q.Exec(s.t.Context())
-	said := r.String()
+	result := r.String()
 	if v, ok := r.Value.(promql.Vector); ok {
 		lines := strings.Split(v.String(), "\n")
 		slices.Sort(lines)
-		said = strings.Join(lines, "\n")
+		result = strings.Join(lines, "\n")
 	}
 	warnings, infos := r.Warnings.AsStrings("", 0, 0)
 	slices.Sort(warnings)
 	slices.Sort(infos)
-	return fmt.Sprint(said, warnings, infos)
+	return fmt.Sprint(result, warnings, infos)
 }
 
 // scriptStorage is a world that scripts can write to. It drops native histograms.
@@ -308,9 +308,9 @@ func (a *scriptAppender) Append(
 	if h != nil || fh != nil {
 		return 0, nil
 	}
-	var own metric.Labels
-	ls.Range(func(l labels.Label) { own = append(own, metric.Label{Name: l.Name, Value: l.Value}) })
-	a.samples = append(a.samples, metric.Sample{Schedule: a.w.ID(own), TimeMs: tMs, Value: v})
+	var series metric.Labels
+	ls.Range(func(l labels.Label) { series = append(series, metric.Label{Name: l.Name, Value: l.Value}) })
+	a.samples = append(a.samples, metric.Sample{Schedule: a.w.ID(series), TimeMs: tMs, Value: v})
 	return 0, nil
 }
 

@@ -34,7 +34,7 @@ func TestCollectd(t *testing.T) {
 		name, body string
 		code       int
 		kept       string
-		said       string
+		reply      string
 	}{
 		{
 			"as collectd's manual has it", "[" + load + "]", 200,
@@ -68,7 +68,7 @@ func TestCollectd(t *testing.T) {
 			a := new(apitest.Appender)
 			w := postCollectd(t, apitest.ReportServer(t, a, push.Limits{}), c.body)
 			assert.Equal(t, c.code, w.Code, "%s", w.Body)
-			assert.Contains(t, w.Body.String(), c.said)
+			assert.Contains(t, w.Body.String(), c.reply)
 			if strings.Contains(c.kept, "\n") || c.kept == "" {
 				assert.Equal(t, c.kept, a.String())
 			} else {

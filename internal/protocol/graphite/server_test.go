@@ -30,9 +30,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // limit is the longest wait for anything that is expected to happen.
 const limit = time.Minute
 
-func eventually(t *testing.T, what string, is func() bool) {
+func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	require.Eventually(t, is, limit, time.Millisecond, what)
+	require.Eventually(t, holds, limit, time.Millisecond, what)
 }
 
 // kept is an appender that counts how often each line came.

@@ -94,7 +94,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		im.answer(w, http.StatusUnsupportedMediaType, err.Error())
 		return
 	}
-	client := h.Clients.Of(r.RemoteAddr)
+	client := h.Clients.ByAddress(r.RemoteAddr)
 	im.claim, im.remarks.parsed = h.opts.Budget.Claim(client), h.opts.Budget.Claim(client)
 	defer im.claim.Release()
 	defer im.remarks.parsed.Release()

@@ -37,9 +37,9 @@ func importTo(tb testing.TB, b *apitest.BackFiller, body io.Reader, headers ...s
 func TestImport(t *testing.T) {
 	zeros, digits := strings.Repeat("0", 5000), strings.Repeat("1", 5000)
 	for _, c := range []struct {
-		name, body string
-		code       int
-		kept, said string
+		name, body  string
+		code        int
+		kept, reply string
 	}{
 		{"a line", apitest.ImportLine + "\n", 200, "web-1: \"cpu\" @1000 1\nweb-1: \"cpu\" @2000 2.5\n", `{"accepted":2,"rejected":[],"lines":1}`},
 		{"its end may lack", "\n" + apitest.ImportLine, 200, "web-1: \"cpu\" @1000 1\nweb-1: \"cpu\" @2000 2.5\n", `{"accepted":2,"rejected":[],"lines":2}`},
@@ -107,7 +107,7 @@ func TestImport(t *testing.T) {
 			b := new(apitest.BackFiller)
 			w := importTo(t, b, strings.NewReader(c.body))
 			assert.Equal(t, c.code, w.Code)
-			assert.Contains(t, w.Body.String(), c.said)
+			assert.Contains(t, w.Body.String(), c.reply)
 			assert.Equal(t, c.kept, b.String())
 		})
 	}

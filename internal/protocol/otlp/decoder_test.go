@@ -97,10 +97,10 @@ const (
 
 // request returns a request with a resource without attributes.
 func request(metrics ...*metricspb.Metric) *metricspb.MetricsData {
-	return of(nil, nil, metrics...)
+	return message(nil, nil, metrics...)
 }
 
-func of(resource []*commonpb.KeyValue, scope *commonpb.InstrumentationScope, metrics ...*metricspb.Metric) *metricspb.MetricsData {
+func message(resource []*commonpb.KeyValue, scope *commonpb.InstrumentationScope, metrics ...*metricspb.Metric) *metricspb.MetricsData {
 	return &metricspb.MetricsData{ResourceMetrics: []*metricspb.ResourceMetrics{{
 		Resource:     &resourcepb.Resource{Attributes: resource},
 		ScopeMetrics: []*metricspb.ScopeMetrics{{Scope: scope, Metrics: metrics}},
@@ -159,7 +159,7 @@ func TestDecode(t *testing.T) {
 			`2 unsupported: metric "b" has no temporality, only cumulative is stored: ` + deltaAdvice,
 			`3 unsupported: metric "c" has delta temporality, only cumulative is stored: ` + deltaAdvice,
 		}},
-		{"deltas of a job with a long name", of(attrs("service.name", strings.Repeat("j", 1<<20)), nil, sum(strings.Repeat("a", 100), "", delta, true, number(1))), []string{
+		{"deltas of a job with a long name", message(attrs("service.name", strings.Repeat("j", 1<<20)), nil, sum(strings.Repeat("a", 100), "", delta, true, number(1))), []string{
 			`0 unsupported: metric "` + strings.Repeat("a", 80) + `"… of job "` + strings.Repeat("j", 80) + `"… has delta temporality, only cumulative is stored: ` + deltaAdvice,
 		}},
 		{"a histogram", request(histogram("d", cumulative, &metricspb.HistogramDataPoint{
@@ -224,19 +224,19 @@ func TestDecode(t *testing.T) {
 		{"more attributes than allowed", request(gauge("m", "", number(1, make([]string, 34)...))), []string{
 			`0 limit_exceeded: more than the limit of 16 attributes`,
 		}},
-		{"resource and scope", of(shop, &commonpb.InstrumentationScope{Name: "lib", Version: "2", Attributes: attrs("lang.x", "go")},
+		{"resource and scope", message(shop, &commonpb.InstrumentationScope{Name: "lib", Version: "2", Attributes: attrs("lang.x", "go")},
 			gauge("m", "", number(1, "job", "mine", "host.name", "other"), number(2))), []string{
 			`m host_name="other" instance="cart-1" job="shop/cart" otel_scope_lang_x="go" otel_scope_name="lib" otel_scope_version="2" @1700000000123 1`,
 			`m host_name="web-1" instance="cart-1" job="shop/cart" otel_scope_lang_x="go" otel_scope_name="lib" otel_scope_version="2" @1700000000123 2`,
 			`target_info host_name="web-1" instance="cart-1" job="shop/cart" os_type="linux" @1700000000123 1`,
 		}},
-		{"a namespace alone is no job", of(attrs("service.namespace", "shop", "k8s.node.name", "n"), nil, gauge("m", "", number(1))), []string{
+		{"a namespace alone is no job", message(attrs("service.namespace", "shop", "k8s.node.name", "n"), nil, gauge("m", "", number(1))), []string{
 			`m k8s_node_name="n" @1700000000123 1`,
 		}},
-		{"nothing to tell of the target", of(attrs("service.name", "cart"), nil, gauge("m", "", number(1))), []string{
+		{"nothing to tell of the target", message(attrs("service.name", "cart"), nil, gauge("m", "", number(1))), []string{
 			`m job="cart" @1700000000123 1`,
 		}},
-		{"a target of which nothing was taken", of(shop, nil, sum("m", "", delta, false, number(1))), []string{
+		{"a target of which nothing was taken", message(shop, nil, sum("m", "", delta, false, number(1))), []string{
 			`0 unsupported: metric "m" of job "shop/cart" has delta temporality, only cumulative is stored: ` + deltaAdvice,
 		}},
 	} {
@@ -304,7 +304,7 @@ func TestRecorded(t *testing.T) {
 
 // Data before a damaged byte is kept, and the error has its position. JSON is all or nothing.
 func TestBroken(t *testing.T) {
-	whole, err := proto.Marshal(of(attrs("service.name", "cart"), nil, gauge("a", "", number(1))))
+	whole, err := proto.Marshal(message(attrs("service.name", "cart"), nil, gauge("a", "", number(1))))
 	require.NoError(t, err)
 	two := slices.Concat(whole, whole)
 	d := newDecoder(options())
@@ -345,7 +345,7 @@ func TestBounds(t *testing.T) {
 	for i := range points {
 		points[i] = number(1)
 	}
-	wide := of(nil, &commonpb.InstrumentationScope{Attributes: attrs("a", "1", "b", "1", "c", "1", "d", "1", "e", "1", "f", "1", "g", "1", "h", "1", "i", "1")},
+	wide := message(nil, &commonpb.InstrumentationScope{Attributes: attrs("a", "1", "b", "1", "c", "1", "d", "1", "e", "1", "f", "1", "g", "1", "h", "1", "i", "1")},
 		gauge("m", "", points...))
 	buckets := request(histogram("h", cumulative, &metricspb.HistogramDataPoint{
 		BucketCounts: make([]uint64, 6), ExplicitBounds: []float64{1, 2, 3, 4, 5},
@@ -358,7 +358,7 @@ func TestBounds(t *testing.T) {
 		{"data points", request(gauge("m", "", points...)), 7},
 		{"rejected data points", request(sum("m", "", delta, false, points...)), 7},
 		{"samples of a histogram", buckets, 6},
-		{"target_info", of(attrs("service.name", "a", "b", "c"), nil, gauge("m", "", number(1))), 1},
+		{"target_info", message(attrs("service.name", "a", "b", "c"), nil, gauge("m", "", number(1))), 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			body, err := proto.Marshal(c.in)
@@ -422,7 +422,7 @@ func TestMetadata(t *testing.T) {
 	opts.Note = func(m metric.Metadata) { got = append(got, m) }
 	c := sum("requests", "1", cumulative, true, number(1))
 	c.Description = "What was asked."
-	body, err := proto.Marshal(of(attrs("service.name", "cart", "os.type", "linux"), nil, c,
+	body, err := proto.Marshal(message(attrs("service.name", "cart", "os.type", "linux"), nil, c,
 		sum("size", "By", cumulative, false, number(1)), sum("left out", "", delta, true, number(1)), gauge("rate", "m/s", number(1)),
 		histogram("d", cumulative, &metricspb.HistogramDataPoint{}),
 		&metricspb.Metric{Name: "s", Data: &metricspb.Metric_Summary{Summary: &metricspb.Summary{}}}))

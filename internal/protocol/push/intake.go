@@ -134,7 +134,7 @@ func (in *Intake) Receive(w http.ResponseWriter, r *http.Request, accepts func(h
 			in.received.Put(b)
 		}
 	}()
-	b.Encoding, b.claim = enc, in.budget.Claim(in.Clients.Of(r.RemoteAddr))
+	b.Encoding, b.claim = enc, in.budget.Claim(in.Clients.ByAddress(r.RemoteAddr))
 	b.Broken = in.bodies.read(w, r, enc, &b.body)
 	code, message := respond.BodyFailure(w, b.Broken), ""
 	switch {

@@ -73,7 +73,7 @@ type ledgerKey struct{ path, sender, reason string }
 type ledgerEntry struct {
 	Unkept
 
-	said *limits.Throttle
+	throttle *limits.Throttle
 }
 
 func newLedger(clk clock.Clock, logger *slog.Logger, reg prometheus.Registerer) (*Ledger, error) {
@@ -103,13 +103,13 @@ func (u *Ledger) Note(r *http.Request, reason string, n int, message string) {
 		e = u.seen[k]
 	}
 	if e == nil {
-		e = &ledgerEntry{Unkept: Unkept{Path: k.path, Sender: k.sender, Reason: reason}, said: limits.NewThrottle(u.clk, logEvery)}
+		e = &ledgerEntry{Unkept: Unkept{Path: k.path, Sender: k.sender, Reason: reason}, throttle: limits.NewThrottle(u.clk, logEvery)}
 		u.seen[k] = e
 	}
 	e.Count += int64(n)
 	e.LastMs = clock.NowMs(u.clk)
 	e.Message = string([]byte(message))
-	if _, ok := e.said.Pass(); ok {
+	if _, ok := e.throttle.Pass(); ok {
 		u.logger.Warn("measurements not kept", "path", k.path, "sender", k.sender, "reason", reason,
 			"measurements_since_start", e.Count, "example", e.Message)
 	}

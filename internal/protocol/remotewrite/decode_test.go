@@ -335,14 +335,14 @@ func sorted(series string, labels []metric.Label) string {
 }
 
 // expect adds the samples of a series to want, and counts rejections.
-func expect[S any](want []reference, names, values []string, samples []S, of func(S) (int64, float64)) (_ []reference, rejected int) {
+func expect[S any](want []reference, names, values []string, samples []S, point func(S) (int64, float64)) (_ []reference, rejected int) {
 	var named name
 	var d decoder
 	for i := range names {
 		d.label(new(ingest.Batch), &named, names[i], values[i])
 	}
 	for _, s := range samples {
-		timeMs, value := of(s)
+		timeMs, value := point(s)
 		if timeMs == ingest.NoTime || len(d.labels) > 128 {
 			rejected++
 			continue

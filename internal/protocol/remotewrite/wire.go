@@ -78,8 +78,8 @@ func (m *message) longVarint() uint64 {
 	return 0
 }
 
-// is checks the wire type of a known field.
-func (m *message) is(field, typ, want int) bool {
+// expect checks the wire type of a known field.
+func (m *message) expect(field, typ, want int) bool {
 	if typ != want {
 		m.fail(fmt.Errorf("field %d has wire type %d, must be %d", field, typ, want))
 	}
@@ -88,7 +88,7 @@ func (m *message) is(field, typ, want int) bool {
 
 // uint decodes the varint value of a known field.
 func (m *message) uint(field, typ int) uint64 {
-	if typ != varintType && !m.is(field, typ, varintType) {
+	if typ != varintType && !m.expect(field, typ, varintType) {
 		return 0
 	}
 	return m.varint()
@@ -96,7 +96,7 @@ func (m *message) uint(field, typ int) uint64 {
 
 // float decodes the double value of a known field, bit for bit.
 func (m *message) float(field, typ int) float64 {
-	if !m.is(field, typ, fixed64Type) {
+	if !m.expect(field, typ, fixed64Type) {
 		return 0
 	}
 	if len(m.b)-m.i < 8 {
@@ -110,7 +110,7 @@ func (m *message) float(field, typ int) float64 {
 
 // bytes decodes the string or message value of a known field as a slice of the message.
 func (m *message) bytes(field, typ int) []byte {
-	if typ != bytesType && !m.is(field, typ, bytesType) {
+	if typ != bytesType && !m.expect(field, typ, bytesType) {
 		return nil
 	}
 	n := m.varint()

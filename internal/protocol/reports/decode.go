@@ -474,7 +474,7 @@ func (d *decoder) time() (ms int64, fault string, ok bool) {
 	// NoTime is reserved; a client must not set it by accident.
 	ms, isInt := n.Int()
 	if !isInt || ms == ingest.NoTime {
-		return 0, "time " + excerpt.Of(jsonscan.View(n.Text)) + " is not Unix milliseconds as a 64-bit integer", true
+		return 0, "time " + excerpt.Shorten(jsonscan.View(n.Text)) + " is not Unix milliseconds as a 64-bit integer", true
 	}
 	return ms, "", true
 }
@@ -497,7 +497,7 @@ func (d *decoder) value() (v float64, has bool, fault string, ok bool) {
 	}
 	v, finite := n.Float()
 	if !finite {
-		return 0, false, "value " + excerpt.Of(jsonscan.View(n.Text)) + " is beyond what a 64-bit float holds", true
+		return 0, false, "value " + excerpt.Shorten(jsonscan.View(n.Text)) + " is beyond what a 64-bit float holds", true
 	}
 	return v, true, "", true
 }

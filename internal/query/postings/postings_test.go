@@ -64,28 +64,28 @@ func TestHistories(t *testing.T) {
 				n, every = 1<<16, 8000
 			}
 			var l postings.List
-			there, bytes := model{}, 0
+			present, bytes := model{}, 0
 			var snapshots []snapshot
 			for i := range n {
 				id := next(rnd, i)
 				if rnd.IntN(4) == 0 && name != "full chunks" {
 					l.Remove(id)
-					delete(there, id)
+					delete(present, id)
 				} else {
 					l.Add(id)
-					there[id] = true
+					present[id] = true
 				}
 				if rnd.IntN(every) == 0 {
-					snapshots = append(snapshots, snapshot{l.Snapshot(), there.sorted()})
+					snapshots = append(snapshots, snapshot{l.Snapshot(), present.sorted()})
 				}
 				bytes = max(bytes, l.Bytes())
 			}
-			same(t, there.sorted(), l)
+			same(t, present.sorted(), l)
 			for _, s := range snapshots {
 				same(t, s.want, s.list)
 			}
 			require.Less(t, bytes, 64*n+100)
-			for id := range there {
+			for id := range present {
 				l.Remove(id)
 			}
 			same(t, nil, l)

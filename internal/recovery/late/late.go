@@ -60,8 +60,8 @@ type Options struct {
 	// Shared says that other processes also put marks into the store. Otherwise the index is not
 	// read while nothing is late.
 	Shared bool
-	// Beside runs what goes on beside requests: reading the index may take longer than the request that begins it.
-	Beside limits.Background
+	// Background runs what goes on beside requests: reading the index may take longer than the request that begins it.
+	Background limits.Background
 }
 
 // Tracker tracks what is late. It is safe for concurrent use.
@@ -92,7 +92,7 @@ type Tracker struct {
 func New(store Store, clk clock.Clock, opts Options) *Tracker {
 	return &Tracker{
 		store: store, ladder: store.Settings().Ladder, clk: clk, opts: opts,
-		reading: limits.NewErrand(opts.Beside), view: newView(), marked: make(map[storage.SliceKey]int),
+		reading: limits.NewErrand(opts.Background), view: newView(), marked: make(map[storage.SliceKey]int),
 	}
 }
 

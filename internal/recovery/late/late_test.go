@@ -292,7 +292,7 @@ func TestReadingOutlastsRequests(t *testing.T) {
 		w := newWorld(t, true)
 		w.Tracker = New(w, w.clk, Options{
 			Shared: true, Outstanding: func(context.Context) ([]storage.SliceKey, error) { return slices.Clone(w.outstanding), nil },
-			Beside: func(work func(context.Context)) { go work(process) },
+			Background: func(work func(context.Context)) { go work(process) },
 		})
 		w.put(w.mark(0, 0, at(0), at(3)))
 		w.before = func(storage.IndexPartition) error {

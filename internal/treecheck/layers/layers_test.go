@@ -283,16 +283,16 @@ func check(packages map[string][]string) []string {
 			continue
 		}
 		for _, imp := range packages[pkg] {
-			if own, ok := withinModule(imp); ok {
+			if imported, ok := withinModule(imp); ok {
 				// Parts of a tree with one rule, such as bench, may import each other.
-				within := strings.HasSuffix(r.Path, "/...") && matches(r.Path, own)
-				if !within && !matchesAny(with(r.May, everywhere...), own) {
+				within := strings.HasSuffix(r.Path, "/...") && matches(r.Path, imported)
+				if !within && !matchesAny(with(r.May, everywhere...), imported) {
 					problems = append(problems, fmt.Sprintf(
 						"%s imports %s, but its row (%s) allows only %s",
-						pkg, own, r.Path, orNothing(r.May)))
+						pkg, imported, r.Path, orNothing(r.May)))
 				}
-				if matchesAny(forTests, own) && !matchesAny(noProduct, pkg) {
-					problems = append(problems, fmt.Sprintf("%s imports %s, which only tests may import", pkg, own))
+				if matchesAny(forTests, imported) && !matchesAny(noProduct, pkg) {
+					problems = append(problems, fmt.Sprintf("%s imports %s, which only tests may import", pkg, imported))
 				}
 				continue
 			}

@@ -16,9 +16,9 @@ const (
 	MaxMessageBytes = 4 << 10
 )
 
-// Of returns s, or its beginning and an ellipsis. The result may share the memory of s, so it is to be formatted or
+// Shorten returns s, or its beginning and an ellipsis. The result may share the memory of s, so it is to be formatted or
 // copied at once.
-func Of(s string) string {
+func Shorten(s string) string {
 	if len(s) <= maxBytes {
 		return s
 	}
@@ -38,9 +38,9 @@ func Args(args []any) []any {
 	for i, arg := range args {
 		switch arg := arg.(type) {
 		case string:
-			args[i] = Of(arg)
+			args[i] = Shorten(arg)
 		case []byte:
-			args[i] = Of(unsafe.String(unsafe.SliceData(arg), len(arg)))
+			args[i] = Shorten(unsafe.String(unsafe.SliceData(arg), len(arg)))
 		}
 	}
 	return args

@@ -11,9 +11,9 @@ import (
 	"github.com/quern/quern/internal/wire/excerpt"
 )
 
-func TestOf(t *testing.T) {
+func TestShorten(t *testing.T) {
 	long := strings.Repeat("x", 80)
-	for _, c := range []struct{ name, s, of, quoted string }{
+	for _, c := range []struct{ name, s, short, quoted string }{
 		{"nothing", "", "", `""`},
 		{"a word", "a\n", "a\n", `"a\n"`},
 		{"the longest", long, long, `"` + long + `"`},
@@ -22,10 +22,10 @@ func TestOf(t *testing.T) {
 		{"no UTF-8", strings.Repeat("\x80", 81), strings.Repeat("\x80", 76) + "…", `"` + strings.Repeat(`\x80`, 76) + `"…`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			assert.Equal(t, c.of, excerpt.Of(c.s))
+			assert.Equal(t, c.short, excerpt.Shorten(c.s))
 			assert.Equal(t, c.quoted, excerpt.Quoted(c.s))
-			of := c.of
-			assert.Equal(t, []any{7, of, of}, excerpt.Args([]any{7, c.s, []byte(c.s)}))
+			short := c.short
+			assert.Equal(t, []any{7, short, short}, excerpt.Args([]any{7, c.s, []byte(c.s)}))
 		})
 	}
 }
