@@ -33,10 +33,9 @@ func withoutPort(host string) string {
 	return strings.ToLower(strings.TrimSuffix(strings.Trim(host, "[]"), "."))
 }
 
-// FromThisMachine returns whether a program on this machine sends the request, for the server itself. Requests that a
-// local proxy forwards do not count, if the proxy adds its headers. Nor do those of a browser here for a page whose name
-// was made to lead here (DNS rebinding): the Host must be one of the server's names, a loopback address, or the address
-// that the request came to.
+// FromThisMachine returns whether a program on this machine sends the request to this server. A request that a local
+// proxy forwards does not count, if the proxy adds its headers. Nor does one of a local browser after DNS rebinding: the
+// Host must be one of names, a loopback address, or the address that the request came to.
 func FromThisMachine(r *http.Request, names Hosts) bool {
 	for _, name := range []string{"Forwarded", "X-Forwarded-For", "Via"} {
 		if len(r.Header.Values(name)) > 0 {

@@ -15,10 +15,10 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// PackedID returns the id of a chunk that replaces the chunks with the given ids, of which there is at least one. It comes
-// after them in the order, also if the last of them is packed itself, and before all ids that are made later. No writer makes
-// such an id: the variant of the UUID is another one. Then follow how often the last of them was packed with others, and a hash
-// of the ids, so that equal ids give the same result, and others do not.
+// PackedID returns the id of the chunk that replaces the chunks with the given ids, at least one. In the order it comes after
+// them, and before all ids that are made later. It has the time and count of the last of them, and a variant of UUID that no
+// writer makes. Then follows how often that one was packed before, and a hash of the ids, so that the same ids give the same
+// result.
 func PackedID(ids []ID) ID {
 	h := fnv.New64a()
 	for _, id := range ids {
@@ -43,10 +43,10 @@ const packedVariant = 0xc0
 // Packed reports whether the id is one of PackedID.
 func (id ID) Packed() bool { return id[8]&packedVariant == packedVariant }
 
-// ReplacedRanges returns ranges of ids, first and last included, that together hold each id for which replaced is true, and no
-// other of the ids. These are the chunks of a storage group and slice, and ascend. No range reaches a chunk that another packer
-// makes of the others meanwhile: such a chunk has the time and count of the last one in it, and comes after all ids of writers
-// that have these, too. So where one of the others has the time and count of an id, that id is a range of its own.
+// ReplacedRanges returns ranges, first and last included, that together hold each id for which replaced is true, and none of the
+// others. The ids are those of the chunks of a storage group and slice, ascending. No range may hold the id of a chunk that
+// another packer makes of the others meanwhile. That id has the time and count of the last chunk in it, and comes after all
+// writers' ids with these. So an id whose time and count one of the others has is a range of its own.
 func ReplacedRanges(ids []ID, replaced func(ID) bool) [][2]ID {
 	var out [][2]ID
 	var kept ID
@@ -89,10 +89,9 @@ type Packer struct {
 // maxColumn is the number of samples of a series up to which it is packed: to read a part of a column, all of it is decoded.
 const maxColumn = 1 << 16
 
-// Pack returns a chunk of what a set holds of the schedules in ids, nil if that is nothing, more than most samples, or more than
-// maxColumn of one schedule. It is a
-// chunk of columns, or of samples if that is shorter. It is valid until the next call. The error says that the chunk does not
-// give back the samples.
+// Pack returns a chunk of what a set holds of the schedules in ids: one of columns, or of samples if that is shorter. It is nil if
+// there is nothing, more than most samples, or more than maxColumn of one schedule. It is valid until the next call. The error
+// says that the chunk does not give back the samples.
 func (p *Packer) Pack(set *SampleSet, ids Range, most int) ([]byte, error) {
 	most = min(most, columns.MaxSamples)
 	room := min(most, set.Len()) // so that what p.series has of these does not move

@@ -13,7 +13,7 @@ import (
 // request needs.
 var ErrNoRoom = errors.New("other requests hold the memory for such requests, try again")
 
-// Budget bounds what clients hold of one resource together, such as bytes, and what one of them holds. It is safe for
+// Budget bounds what one client, and what all clients together, hold of a resource such as bytes. It is safe for
 // concurrent use.
 type Budget struct {
 	all *semaphore.Weighted
@@ -153,8 +153,7 @@ func Charge(ctx context.Context, n int64) error {
 	return nil
 }
 
-// Discharge gives back what the request that a context is of was charged, when it is not held any
-// more but the request goes on.
+// Discharge gives back what ctx's request was charged, when it no longer holds that but goes on.
 func Discharge(ctx context.Context) {
 	if c, _ := ctx.Value(claimKey{}).(*Claim); c != nil {
 		c.Release()

@@ -59,8 +59,7 @@ func (c *Clients) ByAddress(address string) Client {
 	return Client{prefix: netip.PrefixFrom(addr, bits).Masked()}
 }
 
-// For returns the client whose request a context is of, if it has a token, and otherwise the one that connects from the
-// address.
+// For returns the client of ctx's request if it has a token, and else the one that connects from the address.
 func (c *Clients) For(ctx context.Context, address string) Client {
 	if client := ClientOf(ctx); client.token != "" {
 		return client
@@ -75,7 +74,7 @@ func WithClient(ctx context.Context, c Client) context.Context {
 	return context.WithValue(ctx, clientKey{}, c)
 }
 
-// ClientOf returns the client whose request a context is of. By default, it is unknown.
+// ClientOf returns the client of ctx's request. By default, it is unknown.
 func ClientOf(ctx context.Context) Client {
 	c, _ := ctx.Value(clientKey{}).(Client)
 	return c

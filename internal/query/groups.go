@@ -109,7 +109,8 @@ const (
 	maxStretches  = 4
 )
 
-// Borders returns those of stretches of [fromMs, toMs) that Samples may read at the same time: of one, if more would not pay.
+// Borders returns the borders of the stretches of [fromMs, toMs) that Samples may read at the same time. There is one stretch
+// where more would not pay.
 func (g Group) Borders(fromMs, toMs int64) []int64 {
 	firstMs, lastMs := g.q.sinceMs(metric.Raw, max(fromMs, minTimeMs)), min(toMs, g.q.nowMs())
 	slice := g.q.ladder.SliceAt(metric.Raw, firstMs)

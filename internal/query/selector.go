@@ -25,7 +25,7 @@ type RequestError struct {
 // Error implements error.
 func (e *RequestError) Error() string { return e.Message }
 
-// badRequest makes a RequestError. Of a text of the client its message has the beginning.
+// badRequest makes a RequestError. Its message has only the beginning of a client's text.
 func badRequest(format string, args ...any) error {
 	return &RequestError{Message: fmt.Sprintf(format, excerpt.Args(args)...)}
 }

@@ -31,9 +31,9 @@ func (s *Source) taken() Taken {
 	}
 }
 
-// Sources calls with for each source in memory that has series, in no order, until it returns false. It returns how many
-// sources have been dropped from memory with what was counted of them: they count anew when they report again.
-func (r *Registry) Sources(with func(Taken) bool) (forgotten int) {
+// Sources calls visit for each source in memory that has series, in no order, until visit returns false. forgotten is the
+// number of sources that were dropped from memory with their counts: one that reports again counts from 0.
+func (r *Registry) Sources(visit func(Taken) bool) (forgotten int) {
 	r.mu.RLock()
 	all := make([]*Source, 0, len(r.sources))
 	for _, s := range r.sources {
@@ -42,7 +42,7 @@ func (r *Registry) Sources(with func(Taken) bool) (forgotten int) {
 	forgotten = r.forgotten
 	r.mu.RUnlock()
 	for _, s := range all {
-		if t := s.taken(); t.Series > 0 && !with(t) {
+		if t := s.taken(); t.Series > 0 && !visit(t) {
 			break
 		}
 	}

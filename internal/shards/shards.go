@@ -99,9 +99,9 @@ func (m *Member) Every() time.Duration { return m.timeout / 4 }
 // hold. Until a later call succeeds the worker takes no part.
 func (m *Member) Beat(ctx context.Context) error { return m.beat(ctx, m.timeout) }
 
-// Misfit returns why this process must not use the store, going by the error of Beat: its clock is
-// wrong, or its settings are not the store's. A heartbeat without an answer has not checked that,
-// and checked is then false. One that is refused only for the worker's name has.
+// Misfit returns why this process must not use the store, by the error of Beat: its clock is wrong, or
+// its settings are not the store's. checked is false if the heartbeat got no answer. A heartbeat that is
+// refused only for the worker's name has checked both.
 func Misfit(err error) (checked bool, misfit error) {
 	if errors.Is(err, storage.ErrSettings) {
 		return true, err

@@ -219,8 +219,8 @@ func (c *Config) HTTP2() bool { return c.now.Load().file.HTTPConfig.HTTP2 }
 // Headers returns the headers that every HTTP reply gets.
 func (c *Config) Headers() map[string]string { return c.now.Load().file.HTTPConfig.Header }
 
-// Allow returns false if the file's rate_limit allows no request of a client now. The limit is that of each client, so
-// that none takes what is others'. Unknown clients are one.
+// Allow returns whether the file's rate_limit allows a request of a client now. Each client has the limit for itself.
+// All unknown clients share one.
 func (c *Config) Allow(who limits.Client) bool {
 	most := c.now.Load().file.RateLimiterConfig
 	if most.Interval <= 0 {

@@ -91,9 +91,8 @@ func New(budget *limits.Budget, clients *limits.Clients) *Answers {
 	}}
 }
 
-// Handler returns a handler that compresses the answers of next, except those that it must not change: answers without a
-// body, parts of one, with a coding of their own, or with a tag, which is that of their very bytes. What next flushes is
-// sent.
+// Handler returns a handler that compresses the answers of next. It leaves alone answers without a body, partial ones,
+// those that have a coding, and those with an ETag, which names exact bytes. What next flushes is sent.
 func (a *Answers) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		out := &answer{ResponseWriter: w, answers: a, coding: choose(r.Header.Values("Accept-Encoding"))}

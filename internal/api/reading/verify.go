@@ -27,8 +27,8 @@ const (
 	maxDifferences    = 10_000
 )
 
-// Verify has the endpoint that compares rows with their samples, and has those that differ ground again. It runs what
-// `quern verify` runs, which asks this process as any client does: each read takes its turn and its memory.
+// Verify has the endpoint that compares rows with their samples and, if asked to, has the rows that differ ground again.
+// It runs the code of `quern verify`, as a client of this process: each read waits for a turn and is charged.
 type Verify struct {
 	opts  VerifyOptions
 	table *route.Table

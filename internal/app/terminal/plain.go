@@ -9,9 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// Escape replaces characters that a terminal may obey, or that change how other text is shown, by
-// escapes of JSON such as \u001b. Line feeds stay, and tabs, and all that can be printed. So what is JSON
-// means the same as before.
+// Escape replaces characters that a terminal may obey, or that change how other text is shown, by escapes
+// of JSON such as \u001b. It keeps line feeds, tabs and printable characters. The meaning of JSON stays.
 func Escape(s string) string {
 	clean := func(r rune) bool { return r == '\n' || r == '\t' || strconv.IsPrint(r) && r != utf8.RuneError }
 	if strings.IndexFunc(s, func(r rune) bool { return !clean(r) }) < 0 {

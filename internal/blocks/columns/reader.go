@@ -157,8 +157,8 @@ func (r *Reader) Find(id metric.ScheduleID) (i int, ok bool) {
 	return slices.BinarySearch(r.schedules, id)
 }
 
-// Count returns the number of samples of series i, and how many times decoding it adds to those that the reader holds: none if
-// a series that was counted or read before has the same. It decodes none. It returns ErrCorrupt as Read does.
+// Count returns the number of samples of series i, and the number of times that reading it decodes: none if a series that was
+// counted or read before has the same times. Count itself decodes nothing. It returns ErrCorrupt as Read does.
 func (r *Reader) Count(i int) (samples, times int, err error) {
 	t := r.timeline[i]
 	timeline, err := r.open(int(t), -1)

@@ -25,8 +25,8 @@ const (
 	runBytes   = 300
 )
 
-// Slices returns the slices of each bucket that overlap [fromMs, toMs), with what the store has on record of them. What
-// is out of reach is missing, and named. It reads all marks, and counts what it holds to the request of ctx.
+// Slices returns the slices of each bucket that overlap [fromMs, toMs), with what the store has on record of them. It
+// leaves out what it cannot read, and names it. It reads all marks, and charges what it holds to the request of ctx.
 func (r *Reader) Slices(ctx context.Context, fromMs, toMs int64) (wire.Slices, error) {
 	s := timeline{state: state{Reader: r}, out: wire.Slices{Buckets: []wire.BucketSlices{}}}
 	if err := limits.Charge(ctx, int64(len(r.ladder.Ground())*maxSlices*sliceBytes+maxRuns*runBytes)); err != nil {

@@ -20,8 +20,8 @@ func RefuseJSON(w http.ResponseWriter, _ *http.Request, code int, message string
 	respond.JSON(w, code, wire.Report{Status: wire.Failure, Error: message, Rejected: []wire.Rejection{}})
 }
 
-// WriteReply replies to a request whose body was decoded. fault says what is wrong with the body, or why nothing was stored, "" for
-// nothing; code is then the status. rejected counts all rejections, of which result has at least as many as a reply lists.
+// WriteReply replies to a request whose body was decoded. fault says what is wrong with the body, or why nothing was stored; code
+// is then the status. "" is no fault. rejected counts all rejections; result must have at least those that a reply lists.
 func WriteReply(w http.ResponseWriter, limits *Limits, result ingest.Result, rejected, code int, fault string) {
 	reply := wire.Report{Accepted: result.Accepted, Rejected: []wire.Rejection{}, Error: fault}
 	for _, rej := range result.Rejected[:min(len(result.Rejected), limits.Rejections)] {

@@ -12,8 +12,8 @@ import (
 // List is a set of ids. The zero value is empty.
 //
 //  1. Ids without a gap, such as those of a source, or of all series, take no memory beside the List.
-//  2. Add and Remove change a list; one goroutine at a time calls them. Snapshot may be called by several, but not during
-//     these. Who has a snapshot needs no lock: it never changes, and MUST NOT be changed.
+//  2. One goroutine at a time calls Add or Remove. Several may call Snapshot, but not meanwhile. A snapshot needs no lock: it
+//     never changes, and MUST NOT be changed.
 type List struct {
 	first, n uint32 // the ids first, first+1, … of which there are n, while more is nil
 	more     *chunks
