@@ -65,22 +65,22 @@ const sourcesAtOnce = 8
 // orders are the orders in which the series of pods are added.
 var orders = []struct {
 	name string
-	// add calls with for the pods of n series.
-	add func(p *pods, n int, with func([]storage.Schedule))
+	// add calls visit for the pods of n series.
+	add func(p *pods, n int, visit func([]storage.Schedule))
 }{
-	{"in order", func(p *pods, n int, with func([]storage.Schedule)) {
+	{"in order", func(p *pods, n int, visit func([]storage.Schedule)) {
 		for pod := range n / perSource {
-			with(p.series(pod, pod*perSource, 1))
+			visit(p.series(pod, pod*perSource, 1))
 		}
 	}},
-	{"interleaved", func(p *pods, n int, with func([]storage.Schedule)) {
+	{"interleaved", func(p *pods, n int, visit func([]storage.Schedule)) {
 		for pod := range n / perSource {
-			with(p.series(pod, pod/sourcesAtOnce*sourcesAtOnce*perSource+pod%sourcesAtOnce, sourcesAtOnce))
+			visit(p.series(pod, pod/sourcesAtOnce*sourcesAtOnce*perSource+pod%sourcesAtOnce, sourcesAtOnce))
 		}
 	}},
-	{"random", func(p *pods, n int, with func([]storage.Schedule)) {
+	{"random", func(p *pods, n int, visit func([]storage.Schedule)) {
 		for _, pod := range rand.New(rand.NewPCG(1, 1)).Perm(n / perSource) {
-			with(p.series(pod, pod/sourcesAtOnce*sourcesAtOnce*perSource+pod%sourcesAtOnce, sourcesAtOnce))
+			visit(p.series(pod, pod/sourcesAtOnce*sourcesAtOnce*perSource+pod%sourcesAtOnce, sourcesAtOnce))
 		}
 	}},
 }

@@ -230,11 +230,11 @@ func (c *counting) result(err error) (*Cardinality, error) {
 	return &c.out, nil
 }
 
-// EachValue calls with for each value of a label and the number of series that have it, in no order. The error is as for
+// EachValue calls visit for each value of a label and the number of series that have it, in no order. The error is as for
 // Cardinality.
-func (q *Querier) EachValue(ctx context.Context, label string, with func(value string, series int)) error {
+func (q *Querier) EachValue(ctx context.Context, label string, visit func(value string, series int)) error {
 	if bound.FromContext(ctx) == nil {
-		return q.index.countValues(ctx, label, func(l *symbol, n int) { with(l.value, n) })
+		return q.index.countValues(ctx, label, func(l *symbol, n int) { visit(l.value, n) })
 	}
 	ids, err := q.index.matched(ctx, nil)
 	if err != nil {
@@ -242,13 +242,13 @@ func (q *Querier) EachValue(ctx context.Context, label string, with func(value s
 	}
 	return q.index.countIDs(ctx, ids, func(l *symbol, n int) {
 		if l.name.text == label {
-			with(l.value, n)
+			visit(l.value, n)
 		}
 	})
 }
 
-// countAll calls with for each label and the number of series that have it.
-func (x *Index) countAll(ctx context.Context, with func(l *symbol, n int)) error {
+// countAll calls visit for each label and the number of series that have it.
+func (x *Index) countAll(ctx context.Context, visit func(l *symbol, n int)) error {
 	names, err := x.names(ctx)
 	if err != nil {
 		return err
@@ -257,7 +257,7 @@ func (x *Index) countAll(ctx context.Context, with func(l *symbol, n int)) error
 		return err
 	}
 	for _, name := range names {
-		if err := x.countValues(ctx, name, with); err != nil {
+		if err := x.countValues(ctx, name, visit); err != nil {
 			return err
 		}
 	}
@@ -268,7 +268,7 @@ func (x *Index) countAll(ctx context.Context, with func(l *symbol, n int)) error
 const countsAtOnce = 1024
 
 // countValues is countAll for the labels with one name.
-func (x *Index) countValues(ctx context.Context, name string, with func(l *symbol, n int)) error {
+func (x *Index) countValues(ctx context.Context, name string, visit func(l *symbol, n int)) error {
 	work := workOf(ctx)
 	counts := make([]int, countsAtOnce)
 	_, values := x.values(name)
@@ -283,15 +283,15 @@ func (x *Index) countValues(ctx context.Context, name string, with func(l *symbo
 		x.mu.RUnlock()
 		for i, number := range some {
 			if counts[i] > 0 { // otherwise the series have other labels now
-				with(x.symbols.symbol(number), counts[i])
+				visit(x.symbols.symbol(number), counts[i])
 			}
 		}
 	}
 	return nil
 }
 
-// countIDs calls with for each label of series and the number of these that have it, in no order.
-func (x *Index) countIDs(ctx context.Context, ids []metric.ScheduleID, with func(l *symbol, n int)) error {
+// countIDs calls visit for each label of series and the number of these that have it, in no order.
+func (x *Index) countIDs(ctx context.Context, ids []metric.ScheduleID, visit func(l *symbol, n int)) error {
 	counts, held := make(map[uint32]int), words{ctx: ctx}
 	work := workOf(ctx)
 	for _, id := range ids {
@@ -310,7 +310,7 @@ func (x *Index) countIDs(ctx context.Context, ids []metric.ScheduleID, with func
 		}
 	}
 	for number, n := range counts {
-		with(x.symbols.symbol(number), n)
+		visit(x.symbols.symbol(number), n)
 	}
 	return nil
 }

@@ -317,9 +317,9 @@ func (x *Index) valuesOf(ctx context.Context, name string, ids []metric.Schedule
 	return values.list(), err
 }
 
-// eachLabel calls with for the labels of series. It leaves out those that a series has at the same place as the one before
+// eachLabel calls visit for the labels of series. It leaves out those that a series has at the same place as the one before
 // it: these are most of them.
-func (x *Index) eachLabel(ctx context.Context, ids []metric.ScheduleID, with func(*symbol) error) error {
+func (x *Index) eachLabel(ctx context.Context, ids []metric.ScheduleID, visit func(*symbol) error) error {
 	var last []uint32
 	for i, id := range ids {
 		if err := ended(ctx, i); err != nil {
@@ -330,7 +330,7 @@ func (x *Index) eachLabel(ctx context.Context, ids []metric.ScheduleID, with fun
 			if j < len(last) && last[j]&^lastRef == ref&^lastRef {
 				continue
 			}
-			if err := with(x.symbols.symbol(ref &^ lastRef)); err != nil {
+			if err := visit(x.symbols.symbol(ref &^ lastRef)); err != nil {
 				return err
 			}
 		}

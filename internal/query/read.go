@@ -31,29 +31,29 @@ func (q *Querier) groupBytes() int {
 	return q.opts.MaxSamples / q.opts.Parallel * SampleBytes
 }
 
-// Samples reads the raw samples in [fromMs, toMs) and calls with for each series in each
+// Samples reads the raw samples in [fromMs, toMs) and calls visit for each series in each
 // slice, slices in order: i is the series' place, samples are by time and valid during
 // the call, which MUST NOT wait, since the store is being read. A slice with more samples than
-// may be held is read in parts, and with is called for each of them in turn. An error of with ends the reading.
+// may be held is read in parts, and visit is called for each of them in turn. An error of visit ends the reading.
 //
 // While a slice is put together, loading is called with how many samples more are held, duplicates aside, and with as many less
-// before with is called. Its error ends the reading. With nil, Options.MaxSamples bounds them.
+// before visit is called. Its error ends the reading. With nil, Options.MaxSamples bounds them.
 func (g Group) Samples(
 	ctx context.Context, fromMs, toMs int64, warn *Warnings,
-	loading func(n int) error, with func(i int, samples []metric.Sample) error,
+	loading func(n int) error, visit func(i int, samples []metric.Sample) error,
 ) error {
 	fromMs, toMs = g.q.kept(ctx, metric.Raw, max(fromMs, minTimeMs), min(toMs, maxTimeMs))
 	if fromMs >= toMs {
 		return nil
 	}
 	warn.reads.once(g, fromMs).add(metric.Raw, fromMs, toMs, len(g.ids))
-	return g.q.samples(ctx, g, fromMs, toMs, warn, loading, with)
+	return g.q.samples(ctx, g, fromMs, toMs, warn, loading, visit)
 }
 
 // samples is Group.Samples in a range that has data.
 func (q *Querier) samples(
 	ctx context.Context, g Group, fromMs, toMs int64, warn *Warnings,
-	loading func(n int) error, with func(i int, samples []metric.Sample) error,
+	loading func(n int) error, visit func(i int, samples []metric.Sample) error,
 ) error {
 	return inParts(fromMs, toMs, func(fromMs, toMs int64) (metric.Slice, error) {
 		set := q.set()
@@ -77,7 +77,7 @@ func (q *Querier) samples(
 				if len(samples) == 0 {
 					continue
 				}
-				if err := with(i, samples); err != nil {
+				if err := visit(i, samples); err != nil {
 					return false, err
 				}
 			}
@@ -91,11 +91,11 @@ func (q *Querier) samples(
 	})
 }
 
-// Pieces reads the raw samples in [fromMs, toMs) as Samples does, and calls with for each piece: pieces of a series come in
-// order of time, with pieces of other series between them. The store is not read meanwhile, so with may wait. An error of with
+// Pieces reads the raw samples in [fromMs, toMs) as Samples does, and calls visit for each piece: pieces of a series come in
+// order of time, with pieces of other series between them. The store is not read meanwhile, so visit may wait. An error of visit
 // ends the reading.
 func (g Group) Pieces(
-	ctx context.Context, fromMs, toMs int64, warn *Warnings, with func(i int, samples []metric.Sample) error,
+	ctx context.Context, fromMs, toMs int64, warn *Warnings, visit func(i int, samples []metric.Sample) error,
 ) error {
 	q := g.q
 	fromMs, toMs = q.kept(ctx, metric.Raw, max(fromMs, minTimeMs), min(toMs, maxTimeMs))
@@ -115,7 +115,7 @@ func (g Group) Pieces(
 			}
 			for i, samples := range g.in(set) {
 				for piece := range slices.Chunk(samples, pieceSamples) {
-					if err := with(i, piece); err != nil {
+					if err := visit(i, piece); err != nil {
 						return at, err
 					}
 				}

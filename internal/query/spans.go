@@ -69,10 +69,10 @@ func (p *Plan) Floor(tMs int64) int64 {
 	return metric.AlignDown(tMs, p.ladder.WidthMs(p.parts[i].bucket))
 }
 
-// Spans reads what the plan says and calls with for each span, those of a series in order
+// Spans reads what the plan says and calls visit for each span, those of a series in order
 // of time: i is the series' place, the span is valid during the call. Loading is as of Samples.
 func (g Group) Spans(
-	ctx context.Context, p *Plan, warn *Warnings, loading func(n int) error, with func(i int, s *Span) error,
+	ctx context.Context, p *Plan, warn *Warnings, loading func(n int) error, visit func(i int, s *Span) error,
 ) error {
 	span := new(Span)
 	return g.q.read(ctx, g, p.parts, warn, loading, func(i int, samples []metric.Sample) error {
@@ -83,7 +83,7 @@ func (g Group) Spans(
 			*span = Span{StartMs: s.TimeMs, EndMs: s.TimeMs + 1, Rollup: metric.Rollup{
 				Count: 1, Sum: s.Value, Min: s.Value, Max: s.Value, First: s.Value, Last: s.Value,
 			}}
-			if err := with(i, span); err != nil {
+			if err := visit(i, span); err != nil {
 				return err
 			}
 		}
@@ -95,6 +95,6 @@ func (g Group) Spans(
 			warn.reads.partial(level, row.TimeMs, endMs)
 		}
 		*span = Span{StartMs: row.TimeMs, EndMs: endMs, Rollup: row.Rollup}
-		return with(row.i, span)
+		return visit(row.i, span)
 	})
 }

@@ -73,9 +73,9 @@ type SourceName struct {
 	Derived bool
 }
 
-// EachSource calls with for each source of the series that a request may have, in no order, with the number of these
+// EachSource calls visit for each source of the series that a request may have, in no order, with the number of these
 // series. sources say which label names the source of a series. The error is as for Cardinality.
-func (q *Querier) EachSource(ctx context.Context, sources metric.SourceLabels, with func(source SourceName, series int)) error {
+func (q *Querier) EachSource(ctx context.Context, sources metric.SourceLabels, visit func(source SourceName, series int)) error {
 	ids, err := q.index.matched(ctx, nil)
 	if err != nil {
 		return err
@@ -97,7 +97,7 @@ func (q *Querier) EachSource(ctx context.Context, sources metric.SourceLabels, w
 		}
 	}
 	for source, n := range found {
-		with(source, n)
+		visit(source, n)
 	}
 	return nil
 }
