@@ -136,8 +136,14 @@ func (e *expected) differs(row *metric.RollupRow) string {
 			return err.Error()
 		}
 		for _, q := range []float64{0, 0.5, 0.9, 0.99, 1} {
-			want := e.values[int(q*float64(len(e.values)-1))]
-			near(fmt.Sprintf("quantile %v", q), sk.Quantile(q), want, math.Abs(want)*(sketch.RelativeAccuracy+1e-9)*1e9)
+			got, err := sk.Quantile(q, row.Min, row.Max)
+			if err != nil {
+				return err.Error()
+			}
+			rank := q * float64(len(e.values)-1)
+			low, high, weight := e.values[int(math.Floor(rank))], e.values[int(math.Ceil(rank))], rank-math.Floor(rank)
+			off := (math.Abs(low)*(1-weight) + math.Abs(high)*weight) * (sketch.RelativeAccuracy + 1e-9)
+			near(fmt.Sprintf("quantile %v", q), got, low*(1-weight)+high*weight, off*1e9)
 		}
 	}
 	return strings.Join(wrong, "; ")

@@ -242,17 +242,8 @@ func (w *window) increase() (sum float64, ok bool) {
 	return sum, ok
 }
 
-// quantile computes quantile_over_time, which interpolates between two ranks. The values at these
-// ranks are within the sketch's accuracy; where they may not be, it warns.
+// quantile computes quantile_over_time. It warns where it may not be within the sketch's accuracy.
 func (w *window) quantile() float64 {
-	switch {
-	case math.IsNaN(w.rank):
-		return math.NaN()
-	case w.rank < 0:
-		return math.Inf(-1)
-	case w.rank > 1:
-		return math.Inf(1)
-	}
 	w.sketch.Reset()
 	least, most := math.Inf(1), math.Inf(-1)
 	for i := w.lo; i < w.hi; i++ {
@@ -265,22 +256,9 @@ func (w *window) quantile() float64 {
 			return math.NaN()
 		}
 	}
-	n := w.sketch.Count()
-	at := func(rank uint64) float64 {
-		switch rank {
-		case 0:
-			return least
-		case n - 1:
-			return most
-		}
-		return max(least, min(most, w.sketch.Ranked(rank)))
+	v, err := w.sketch.Quantile(w.rank, least, most)
+	if err != nil {
+		w.warn("quantile_over_time: %v", err)
 	}
-	rank := w.rank * float64(n-1)
-	below := min(uint64(rank), n-1)
-	above, share := min(below+1, n-1), rank-float64(below)
-	off := func(rank uint64) bool { return rank > 0 && rank < n-1 && w.sketch.Collapsed(rank) }
-	if off(below) || share > 0 && off(above) {
-		w.warn("quantile_over_time: %v", sketch.ErrCollapsed)
-	}
-	return at(below)*(1-share) + at(above)*share
+	return v
 }

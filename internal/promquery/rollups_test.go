@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/blocks/sketch"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
@@ -836,4 +837,67 @@ func TestQuantileOfAWideSpan(t *testing.T) {
 	require.Greater(t, v, 100*at(0.4))
 	_, warned = quantile("0")
 	require.False(t, warned, "the least value is known")
+}
+
+// TestPercentilesOfFewSamples: rows, summaries and windows of rows have the percentiles of raw, also where few samples lie far
+// apart.
+func TestPercentilesOfFewSamples(t *testing.T) {
+	series := map[metric.ScheduleID]metric.Labels{0: querytest.Named("outlier"), 1: querytest.Named("two")}
+	samples := make(map[metric.ScheduleID][]metric.Sample)
+	from, until := midnight-4*day, midnight-3*day
+	for at := from; at < until; at += hour {
+		for i := range int64(40) {
+			samples[0] = append(samples[0], metric.Sample{Schedule: 0, TimeMs: at + i*minute + 1, Value: float64(i)})
+		}
+		samples[0][len(samples[0])-1].Value = 1000
+		for i := range int64(2) {
+			samples[1] = append(samples[1], metric.Sample{Schedule: 1, TimeMs: at + i*minute + 1, Value: 95 + 5*float64(i)})
+		}
+	}
+	p := newPair(t, "model", midnight, series, samples)
+	for i, widthMs := range []int64{hour, 6 * hour, day} {
+		for name, hourly := range map[string]float64{"outlier": 624.8, "two": 99.95} {
+			of := func(w *world, rank float64) []promql.FPoint {
+				r := p.query(t, w, fmt.Sprintf(`quantile_over_time(%v, %s[%ds])`, rank, name, widthMs/second), from+widthMs, until, widthMs)
+				require.NoError(t, r.Err)
+				return r.Value.(promql.Matrix)[0].Floats
+			}
+			sel := query.Selector{labels.MustNewMatcher(labels.MatchEqual, metric.NameLabel, name)}
+			rows, err := p.rolled.Querier.Rollups(t.Context(), []query.Selector{sel}, metric.Bucket(i+1), from, until)
+			require.NoError(t, err)
+			got := make(map[float64][]float64)
+			for row, err := range rows.All() {
+				require.NoError(t, err)
+				sums, err := p.rolled.Querier.Summary(t.Context(), []query.Selector{sel}, row.TimeMs, row.TimeMs+widthMs)
+				require.NoError(t, err)
+				for sum, err := range sums.All() {
+					require.NoError(t, err)
+					require.Equal(t, []float64{row.P50, row.P90, row.P99}, []float64{sum.P50, sum.P90, sum.P99})
+				}
+				got[0.5], got[0.9], got[0.99] = append(got[0.5], row.P50), append(got[0.9], row.P90), append(got[0.99], row.P99)
+			}
+			for rank, values := range got {
+				want, windows := of(p.raw, rank), of(p.rolled, rank)
+				require.Len(t, values, int(day/widthMs))
+				require.Len(t, windows, len(values))
+				for j, v := range values {
+					require.InEpsilon(t, want[j].F, v, 0.0101, "%s, quantile %v of %d ms", name, rank, widthMs)
+					require.Equal(t, v, windows[j].F)
+				}
+				if rank == 0.99 && widthMs == hour {
+					require.InEpsilon(t, hourly, values[0], 0.001)
+				}
+			}
+		}
+	}
+	require.NotZero(t, p.rolled.Store.RollupReads.Load())
+}
+
+// TestQuantileOfRowsWithoutValues: a row copied from another store has extremes, and no samples in its sketch.
+func TestQuantileOfRowsWithoutValues(t *testing.T) {
+	row := query.Span{Rollup: metric.Rollup{Count: 1, Min: 2, Max: 9, Sketch: new(sketch.Sketch).AppendEncoded(nil)}}
+	for _, rank := range []float64{0, 0.5, 1} {
+		w := window{reading: &reading{rank: rank}, all: []query.Span{row, row}, hi: 2}
+		require.True(t, math.IsNaN(w.quantile()))
+	}
 }

@@ -1,6 +1,7 @@
 package query
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"slices"
@@ -10,8 +11,8 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// Summary aggregates the finite samples of one series over a range. The percentiles are within 1 %
-// of a sample of that rank.
+// Summary aggregates the finite samples of one series over a range. The percentiles are those of
+// quantile_over_time, within 1 % of the samples that they lie between.
 type Summary struct {
 	ID     metric.ScheduleID
 	Labels metric.Labels
@@ -208,14 +209,13 @@ func (q *Querier) latestIn(ctx context.Context, g Group, found []*metric.Sample,
 	})
 }
 
-// percentiles reads the percentiles of a sketch. A sketch knows values to 1 %, so percentiles
-// clamps them to the extremes, which are exact. off is sketch.ErrCollapsed if one of them is not within 1 %.
+// percentiles reads the percentiles of a sketch of values between the extremes lowest and highest. off is
+// sketch.ErrCollapsed if one of them is not within 1 %.
 func percentiles(sk *sketch.Sketch, lowest, highest float64) (p50, p90, p99 float64, off error) {
 	at := func(q float64) float64 {
-		if sk.Collapsed(sk.Rank(q)) {
-			off = sketch.ErrCollapsed
-		}
-		return max(lowest, min(highest, sk.Quantile(q)))
+		v, err := sk.Quantile(q, lowest, highest)
+		off = cmp.Or(off, err)
+		return v
 	}
 	p50, p90, p99 = at(0.5), at(0.9), at(0.99)
 	return p50, p90, p99, off

@@ -97,8 +97,9 @@ func TestSummaryOverARange(t *testing.T) {
 				require.InDelta(t, sum, s.Sum, 1e-6)
 				require.InDelta(t, sum/float64(len(all)), s.Avg(), 1e-9)
 				for q, got := range map[float64]float64{0.5: s.P50, 0.9: s.P90, 0.99: s.P99} {
-					want := values[int(q*float64(len(values)-1))]
-					require.InDelta(t, want, got, 0.0101*math.Abs(want), "quantile %v", q)
+					rank := q * float64(len(values)-1)
+					low, high, weight := values[int(math.Floor(rank))], values[int(math.Ceil(rank))], rank-math.Floor(rank)
+					require.InDelta(t, low*(1-weight)+high*weight, got, 0.0101*max(math.Abs(low), math.Abs(high)), "quantile %v", q)
 				}
 			}
 		}

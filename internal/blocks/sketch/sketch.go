@@ -24,7 +24,7 @@ const RelativeAccuracy = 0.01
 
 // MaxBins bounds the bins of either sign. A bin is 2 % wide, so values that span a factor of 10^8
 // fit, however many there are. Beyond that the bins nearest to 0 are merged, and only quantiles in
-// the merged bins lose their accuracy; see Collapsed.
+// the merged bins lose their accuracy; see ErrCollapsed.
 const MaxBins = 1024
 
 // ErrCollapsed says why a quantile is not within RelativeAccuracy.
@@ -93,51 +93,59 @@ func (s *Sketch) Count() uint64 {
 	return s.zeros + s.positive.count() + s.negative.count()
 }
 
-// Quantile returns a value within RelativeAccuracy of the value with rank ⌊q·(n-1)⌋ among the n
-// added, counted from 0. It returns NaN when the sketch is empty or q is outside [0, 1].
-func (s *Sketch) Quantile(q float64) float64 {
-	if s.Count() == 0 || !(q >= 0 && q <= 1) {
-		return math.NaN()
-	}
-	return s.Ranked(s.Rank(q))
-}
-
-// Rank returns the rank of the value that Quantile returns. q must lie in [0, 1].
-func (s *Sketch) Rank(q float64) uint64 {
+// Quantile returns the quantile q of the values by the rule of PromQL: with r = q·(n-1), the values with the ranks ⌊r⌋ and
+// ⌈r⌉ among the n added, counted from 0, each with a weight of 1 less its distance from r. least and most are the extremes
+// of the values: the first and the last rank have exactly these values, and no quantile lies beyond them. The values of
+// other ranks are within RelativeAccuracy; the error is ErrCollapsed if one of them may not be. Quantile returns NaN when
+// the sketch is empty or q is NaN, and an infinity when q lies outside [0, 1].
+func (s *Sketch) Quantile(q, least, most float64) (float64, error) {
 	n := s.Count()
-	if n == 0 {
-		return 0
+	switch {
+	case n == 0 || math.IsNaN(q):
+		return math.NaN(), nil
+	case q < 0:
+		return math.Inf(-1), nil
+	case q > 1:
+		return math.Inf(1), nil
 	}
-	return min(uint64(q*float64(n-1)), n-1)
+	var err error
+	at := func(rank uint64) float64 {
+		// A row's sketch may lack some of its samples. If it has a single one, this need not be an extreme.
+		switch {
+		case rank == 0 && n > 1:
+			return least
+		case rank == n-1 && n > 1:
+			return most
+		}
+		v, collapsed := s.ranked(rank)
+		if collapsed {
+			err = ErrCollapsed
+		}
+		return max(least, min(most, v))
+	}
+	r := q * float64(n-1)
+	below := min(uint64(r), n-1)
+	v, weight := at(below), r-float64(below)
+	if weight > 0 && below < n-1 {
+		v = v*(1-weight) + at(below+1)*weight
+	}
+	return max(least, min(most, v)), err // the sum may have been rounded
 }
 
-// Collapsed reports whether the value with the given rank may lie in merged bins. Then it is nearer to 0 than what
-// Ranked returns, or there, and RelativeAccuracy does not hold.
-func (s *Sketch) Collapsed(rank uint64) bool {
+// ranked returns a value within RelativeAccuracy of the value with the given rank, which must be below Count. The least
+// value has rank 0. If collapsed, the value may lie in merged bins; then it may be any from 0 to v.
+func (s *Sketch) ranked(rank uint64) (v float64, collapsed bool) {
 	s.positive.fold()
 	s.negative.fold()
 	switch negatives := s.negative.count(); {
 	case rank < negatives:
-		return s.negative.collapsed(negatives - 1 - rank)
+		rank = negatives - 1 - rank
+		return -indexes.Value(s.negative.at(rank)), s.negative.collapsed(rank)
 	case rank < negatives+s.zeros:
-		return false
+		return 0, false
 	default:
-		return s.positive.collapsed(rank - negatives - s.zeros)
-	}
-}
-
-// Ranked returns a value within RelativeAccuracy of the value with the given rank, unless that is Collapsed. The least
-// value has rank 0; rank must be below Count.
-func (s *Sketch) Ranked(rank uint64) float64 {
-	s.positive.fold()
-	s.negative.fold()
-	switch negatives := s.negative.count(); {
-	case rank < negatives:
-		return -indexes.Value(s.negative.at(negatives - 1 - rank))
-	case rank < negatives+s.zeros:
-		return 0
-	default:
-		return indexes.Value(s.positive.at(rank - negatives - s.zeros))
+		rank -= negatives + s.zeros
+		return indexes.Value(s.positive.at(rank)), s.positive.collapsed(rank)
 	}
 }
 

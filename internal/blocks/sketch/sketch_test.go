@@ -49,35 +49,100 @@ func distributions() map[string][]float64 {
 	}
 }
 
-// The expected quantiles come from the sorted values themselves.
-func TestQuantilesAreWithinOnePercent(t *testing.T) {
+// requireAsPromQL compares quantiles with PromQL's rule over the values themselves: each of the two values that it takes may
+// be off by the accuracy, and by no more.
+func requireAsPromQL(t *testing.T, what string, values []float64) {
+	t.Helper()
+	s, sorted := sketchOf(values...), slices.Sorted(slices.Values(values))
+	n := len(sorted)
+	require.Equal(t, uint64(n), s.Count(), what)
+	for _, q := range []float64{0, 0.01, 0.1, 0.25, 1. / 3, 0.5, 0.9, 0.95, 0.99, 0.999, 1} {
+		r := q * float64(n-1)
+		low, high, weight := sorted[int(math.Floor(r))], sorted[int(math.Ceil(r))], r-math.Floor(r)
+		want := low*(1-weight) + high*weight
+		// The tolerance is slightly above the accuracy because the bounds themselves are rounded.
+		off := (math.Abs(low)*(1-weight) + math.Abs(high)*weight) * RelativeAccuracy * (1 + 1e-9)
+		if q == 0 || q == 1 || n == 1 || sorted[0] == sorted[n-1] {
+			want, off = low, 0
+		}
+		got, err := s.Quantile(q, sorted[0], sorted[n-1])
+		require.NoError(t, err)
+		require.InDelta(t, want, got, off, "%s: %d values, q=%v", what, n, q)
+	}
+}
+
+func TestQuantilesAreThoseOfPromQL(t *testing.T) {
 	for name, values := range distributions() {
-		s := sketchOf(values...)
-		sorted := slices.Sorted(slices.Values(values))
-		assert.Equal(t, uint64(len(values)), s.Count(), name)
-		for _, q := range []float64{0, 0.01, 0.1, 0.25, 0.5, 0.9, 0.99, 0.999, 1} {
-			want := sorted[int(q*float64(len(sorted)-1))]
-			// The tolerance is slightly above the accuracy because the bounds themselves are
-			// rounded.
-			assert.InDelta(t, want, s.Quantile(q), math.Abs(want)*RelativeAccuracy*(1+1e-9), "%s, q=%v", name, q)
+		requireAsPromQL(t, name, values)
+	}
+	r := rand.New(rand.NewPCG(7, 8))
+	for name, draw := range map[string]func() float64{
+		"skewed":     func() float64 { return math.Exp(r.NormFloat64() * 2) },
+		"both signs": func() float64 { return r.NormFloat64() * math.Exp(r.NormFloat64()) },
+		"negative":   func() float64 { return -r.ExpFloat64() * 1e6 },
+		"many equal": func() float64 { return float64(r.IntN(5) - 2) },
+		"outliers":   func() float64 { return map[bool]float64{true: 1000}[r.IntN(40) == 0] },
+	} {
+		values := make([]float64, 1000)
+		for n := 1; n <= len(values); n++ {
+			for i := range n {
+				values[i] = draw()
+			}
+			requireAsPromQL(t, name, values[:n])
 		}
 	}
 }
 
-func TestQuantileOfNothing(t *testing.T) {
-	assert.True(t, math.IsNaN(sketchOf().Quantile(0.5)))
-	for _, q := range []float64{-0.1, 1.1, math.NaN()} {
-		assert.True(t, math.IsNaN(sketchOf(1, 2).Quantile(q)))
+// TestOutlierIsInTheLastPercentile has the numbers of PromQL.
+func TestOutlierIsInTheLastPercentile(t *testing.T) {
+	values := []float64{1000}
+	for i := range 39 {
+		values = append(values, float64(i))
 	}
+	got, err := sketchOf(values...).Quantile(0.99, 0, 1000)
+	require.NoError(t, err)
+	require.InDelta(t, 38*0.39+1000*0.61, got, 38*0.39*RelativeAccuracy, "624.8, and the maximum is exact")
+	got, err = sketchOf(95, 100).Quantile(0.99, 95, 100)
+	require.NoError(t, err)
+	require.InDelta(t, 99.95, got, 1e-9)
+}
+
+// A sketch that lacks samples of its row, as that of a damaged row may, answers for those that it has.
+func TestQuantileOfASingleValueAmongLostOnes(t *testing.T) {
+	for _, q := range []float64{0, 0.99, 1} {
+		got, err := sketchOf(5).Quantile(q, 1, 9)
+		require.NoError(t, err)
+		require.InEpsilon(t, 5, got, RelativeAccuracy)
+	}
+}
+
+func TestQuantileBeyondTheValues(t *testing.T) {
+	for _, c := range []struct{ q, want float64 }{{-0.1, math.Inf(-1)}, {1.1, math.Inf(1)}, {math.NaN(), math.NaN()}} {
+		got, err := sketchOf(1, 2).Quantile(c.q, 1, 2)
+		require.NoError(t, err)
+		require.Equal(t, math.Float64bits(c.want), math.Float64bits(got), "%v", c.q)
+		got, err = sketchOf().Quantile(c.q, 1, 2)
+		require.NoError(t, err)
+		require.True(t, math.IsNaN(got), "of nothing")
+	}
+}
+
+// rankedValue returns the sketch's value of a rank.
+func rankedValue(s *Sketch, rank int) float64 {
+	v, _ := s.ranked(uint64(rank))
+	return v
 }
 
 // Values beyond the bins count as the nearest bin; NaN does not count.
 func TestValuesBeyondTheBins(t *testing.T) {
 	s := sketchOf(math.Inf(1), math.MaxFloat64, math.NaN(), 5e-324, -5e-324, 0, -math.MaxFloat64, math.Inf(-1))
 	assert.Equal(t, uint64(7), s.Count())
-	assert.InEpsilon(t, 1.25e308, s.Quantile(1), 0.02)
-	assert.InEpsilon(t, -1.25e308, s.Quantile(0), 0.02)
-	assert.Zero(t, s.Quantile(0.5))
+	assert.InEpsilon(t, 1.25e308, rankedValue(s, 6), 0.02)
+	assert.InEpsilon(t, -1.25e308, rankedValue(s, 0), 0.02)
+	assert.Zero(t, rankedValue(s, 3))
+	v, err := s.Quantile(0.75, -math.MaxFloat64, math.MaxFloat64)
+	require.NoError(t, err)
+	assert.InEpsilon(t, 1.25e308/2, v, 0.02, "between a zero and the greatest bin")
 }
 
 // libraryBins returns the bins of a sketch of sketches-go.
@@ -152,9 +217,8 @@ func TestBinsAreBounded(t *testing.T) {
 
 	// The top 1024 bins span about 10^8.9. Quantiles in them keep their accuracy.
 	slices.Sort(values)
-	q := 1 - 8.0/600
-	want := values[int(q*float64(len(values)-1))]
-	assert.InDelta(t, want, s.Quantile(q), want*RelativeAccuracy*1.0001)
+	rank := len(values) - len(values)*8/600
+	assert.InEpsilon(t, values[rank], rankedValue(&s, rank), RelativeAccuracy*1.0001)
 }
 
 // TestEncodedSize bounds the size of a sketch in a row of the default hour.
@@ -244,6 +308,7 @@ func TestDoesNotAllocateInSteadyState(t *testing.T) {
 func TestGolden(t *testing.T) {
 	datadriven.RunTest(t, "testdata/sketch.golden", func(t *testing.T, d *datadriven.TestData) string {
 		var s Sketch
+		least, most := math.Inf(1), math.Inf(-1)
 		for _, f := range strings.Fields(d.Input) {
 			times, value, repeated := strings.Cut(f, "x")
 			if !repeated {
@@ -253,6 +318,7 @@ func TestGolden(t *testing.T) {
 			require.NoError(t, err)
 			v, err := strconv.ParseFloat(value, 64)
 			require.NoError(t, err)
+			least, most = min(least, v), max(most, v)
 			for range n {
 				s.Add(v)
 			}
@@ -260,8 +326,12 @@ func TestGolden(t *testing.T) {
 		b := s.AppendEncoded(nil)
 		var read Sketch
 		require.NoError(t, read.Merge(b))
-		return fmt.Sprintf("%x\np0 %.4g p50 %.4g p90 %.4g p100 %.4g of %d\n",
-			b, read.Quantile(0), read.Quantile(0.5), read.Quantile(0.9), read.Quantile(1), read.Count())
+		p := func(q float64) float64 {
+			v, err := read.Quantile(q, least, most)
+			require.NoError(t, err)
+			return v
+		}
+		return fmt.Sprintf("%x\np0 %.4g p50 %.4g p90 %.4g p100 %.4g of %d\n", b, p(0), p(0.5), p(0.9), p(1), read.Count())
 	})
 }
 
@@ -282,7 +352,9 @@ func FuzzMerge(f *testing.F) {
 		require.Equal(t, once, again.AppendEncoded(nil))
 		require.Equal(t, s.Count(), again.Count())
 		for _, q := range []float64{0, 0.5, 1} {
-			require.Equal(t, math.Float64bits(s.Quantile(q)), math.Float64bits(again.Quantile(q)))
+			v, _ := s.Quantile(q, -math.MaxFloat64, math.MaxFloat64)
+			w, _ := again.Quantile(q, -math.MaxFloat64, math.MaxFloat64)
+			require.Equal(t, math.Float64bits(v), math.Float64bits(w))
 		}
 	})
 }
@@ -301,26 +373,33 @@ func TestCollapsed(t *testing.T) {
 	for _, s := range []*Sketch{whole, &parts} {
 		collapsed := 0
 		for rank, v := range values {
-			if s.Collapsed(uint64(rank)) {
+			got, off := s.ranked(uint64(rank))
+			if off {
 				collapsed++
-				require.GreaterOrEqual(t, s.Ranked(uint64(rank)), v*(1-RelativeAccuracy))
+				require.GreaterOrEqual(t, got, v*(1-RelativeAccuracy))
 				continue
 			}
-			require.InEpsilon(t, v, s.Ranked(uint64(rank)), RelativeAccuracy*(1+1e-9))
+			require.InEpsilon(t, v, got, RelativeAccuracy*(1+1e-9))
 		}
 		require.Positive(t, collapsed)
 		require.Less(t, collapsed, len(values)-MaxBins/2)
-		require.True(t, s.Collapsed(0))
-		require.Equal(t, uint64(999), s.Rank(0.5))
+		last := float64(len(values) - 1)
+		for q, want := range map[float64]error{
+			0: nil, 1: nil, 1 / last: ErrCollapsed, 0.5 / last: ErrCollapsed, 1 - 1/last: nil,
+			(float64(collapsed) - 0.5) / last: ErrCollapsed, (float64(collapsed) + 0.5) / last: nil,
+		} {
+			_, err := s.Quantile(q, values[0], values[len(values)-1])
+			require.Equal(t, want, err, "rank %v, and %d are in merged bins", q*last, collapsed)
+		}
 	}
 	negative := sketchOf(append([]float64{0, 0}, values...)...)
 	for _, v := range values {
 		negative.Add(-v)
 	}
-	require.False(t, negative.Collapsed(0), "the furthest from 0")
-	require.True(t, negative.Collapsed(1999), "the nearest to 0")
-	require.False(t, negative.Collapsed(2000), "a zero")
-	require.True(t, negative.Collapsed(2002))
-	require.False(t, new(Sketch).Collapsed(0))
-	require.False(t, sketchOf(values[:1000]...).Collapsed(0), "all fit")
+	for rank, want := range map[uint64]bool{0: false, 1999: true, 2000: false, 2002: true} { // the furthest from 0, the nearest, a zero, the nearest above
+		_, off := negative.ranked(rank)
+		require.Equal(t, want, off, "rank %d", rank)
+	}
+	_, off := sketchOf(values[:1000]...).ranked(0)
+	require.False(t, off, "all fit")
 }

@@ -78,7 +78,7 @@ func (c *Checker) Series(labels metric.Labels) *Series {
 
 const (
 	// rowBytes is about what a row takes: itself, its entry in a map, and what is noted if it differs.
-	rowBytes = 512
+	rowBytes = 640
 	// seriesBytes is about what a series takes beside the text of its labels.
 	seriesBytes = 512
 )

@@ -2,12 +2,14 @@ package verify
 
 import (
 	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/blocks/sketch"
 	"github.com/quern/quern/internal/metric"
 )
 
@@ -69,12 +71,12 @@ func TestByHand(t *testing.T) {
 	// 4000.
 	samples := []sample{{0, 1}, {500, nan}, {1999, 4}, {2000, 7}, {2500, inf}, {3000, 2}, {3999, 5}, {4000, 9}}
 	right := []atRow{
-		{1, 0, Row{Count: 2, Sum: 5, Min: 1, Max: 4, Avg: 2.5, First: 1, Last: 4, Increase: 3, P50: 1, P90: 1, P99: 1}},
+		{1, 0, Row{Count: 2, Sum: 5, Min: 1, Max: 4, Avg: 2.5, First: 1, Last: 4, Increase: 3, P50: 2.5, P90: 3.7, P99: 3.97}},
 		// The counter went from 7 down to 2, which it has grown from 0, and then grew by 3.
-		{1, 2000, Row{Count: 3, Sum: 14, Min: 2, Max: 7, Avg: 14. / 3, First: 7, Last: 5, Increase: 5, P50: 5, P90: 5, P99: 5}},
+		{1, 2000, Row{Count: 3, Sum: 14, Min: 2, Max: 7, Avg: 14. / 3, First: 7, Last: 5, Increase: 5, P50: 5, P90: 6.6, P99: 6.96}},
 		{1, 4000, flat(1, 9)},
 		// The step from 4 to 7 is in the coarser row only.
-		{2, 0, Row{Count: 5, Sum: 19, Min: 1, Max: 7, Avg: 3.8, First: 1, Last: 5, Increase: 11, P50: 4, P90: 5, P99: 5}},
+		{2, 0, Row{Count: 5, Sum: 19, Min: 1, Max: 7, Avg: 3.8, First: 1, Last: 5, Increase: 11, P50: 4, P90: 6.2, P99: 6.92}},
 		{2, 4000, flat(1, 9)},
 	}
 	require.Empty(t, checked(t, l, right, samples))
@@ -92,6 +94,8 @@ func TestByHand(t *testing.T) {
 		}},
 		{"no number", func(r []atRow) []atRow { r[2].P90 = nan; return r }, []string{"x{} 2s 1970-01-01T00:00:04Z wrong p90: the row says no number, the samples say between 9 and 9"}},
 		{"percentile", func(r []atRow) []atRow { r[1].P50 = 2; return r }, []string{"x{} 2s 1970-01-01T00:00:02Z wrong p50: the row says 2, the samples say near sample 2 of 3 by size: 0 are smaller, 2 greater"}},
+		{"the lower of two ranks", func(r []atRow) []atRow { r[0].P90 = 1; return r }, []string{"x{} 2s 1970-01-01T00:00:00Z wrong p90: the row says 1, the samples say near 3.7"}},
+		{"far from its ranks", func(r []atRow) []atRow { r[3].P90 = 1.5; return r }, []string{"x{} 4s 1970-01-01T00:00:00Z wrong p90: the row says 1.5, the samples say near sample 4.6 of 5 by size: 1 are smaller, 4 greater"}},
 		{"missing", func(r []atRow) []atRow { return slices.Delete(r, 2, 3) }, []string{"x{} 2s 1970-01-01T00:00:04Z missing: there is no row, the samples say count 1"}},
 		{"surplus", func(r []atRow) []atRow { return append(r, atRow{2, 8000, flat(3, 1)}) }, []string{"x{} 4s 1970-01-01T00:00:08Z surplus: the row says count 3, there are no samples"}},
 		{"not aligned", func(r []atRow) []atRow { return append(r, atRow{1, 2001, flat(3, 1)}) }, []string{"x{} 2s 1970-01-01T00:00:02Z surplus: the row says count 3, there are no samples"}},
@@ -135,7 +139,7 @@ func TestOneValueAMoment(t *testing.T) {
 func TestRounding(t *testing.T) {
 	l := ladderOf(t, "1s")
 	third := []sample{{0, 0.1}, {1, 0.2}, {2, 0.3}}
-	row := Row{Count: 3, Sum: 0.1 + (0.2 + 0.3), Min: 0.1, Max: 0.3, Avg: 0.2, First: 0.1, Last: 0.3, Increase: 0.2, P50: 0.2, P90: 0.2, P99: 0.2}
+	row := Row{Count: 3, Sum: 0.1 + (0.2 + 0.3), Min: 0.1, Max: 0.3, Avg: 0.2, First: 0.1, Last: 0.3, Increase: 0.2, P50: 0.2, P90: 0.28, P99: 0.298}
 	other := row
 	other.Sum = 0.6000000000000001
 	assert.Empty(t, checked(t, l, []atRow{{1, 0, row}}, third))
@@ -177,4 +181,63 @@ func TestPercentiles(t *testing.T) {
 		row.P90 = c.p90
 		assert.Equal(t, c.fits, len(checked(t, l, []atRow{{1, 0, row}}, samples)) == 0, "%v", c.p90)
 	}
+}
+
+// wrongPercentiles says what is wrong with the percentiles of a sketch of values, each changed by so much.
+func wrongPercentiles(values []float64, by float64) (wrong string) {
+	var sk sketch.Sketch
+	for _, v := range values {
+		sk.Add(v)
+	}
+	least, most := slices.Min(values), slices.Max(values)
+	var r Row
+	for i, p := range []*float64{&r.P50, &r.P90, &r.P99} {
+		v, _ := sk.Quantile(quantiles[i].q, least, most)
+		*p = max(least, min(most, v+by))
+	}
+	var m must
+	m.expect(&r)
+	for _, v := range values {
+		m.add(v)
+	}
+	return m.rank(0, r.P50) + m.rank(1, r.P90) + m.rank(2, r.P99)
+}
+
+// TestPercentilesOfSketches: what a sketch says of samples is right, and no longer if it is off by 3 % more.
+func TestPercentilesOfSketches(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	for name, draw := range map[string]func() float64{
+		"skewed":         func() float64 { return math.Exp(rng.NormFloat64() * 2) },
+		"both signs":     func() float64 { return rng.NormFloat64() * math.Exp(rng.NormFloat64()) },
+		"negative":       func() float64 { return -rng.ExpFloat64() },
+		"many equal":     func() float64 { return float64(rng.IntN(5) - 2) },
+		"outliers":       func() float64 { return map[bool]float64{true: 1000}[rng.IntN(40) == 0] },
+		"next to zero":   func() float64 { return float64(rng.IntN(3)-1) * 1e-307 },
+		"beyond the end": func() float64 { return math.MaxFloat64 * float64(rng.IntN(3)-1) },
+	} {
+		for n := 1; n < 200; n++ {
+			values := make([]float64, n)
+			for i := range values {
+				values[i] = draw()
+			}
+			require.Empty(t, wrongPercentiles(values, 0), "%s: %v", name, values)
+			far := max(slices.Max(values), -slices.Min(values))
+			if slices.Min(values) < slices.Max(values) && far > 1e-300 && far < 1e300 {
+				require.NotEmpty(t, wrongPercentiles(values, 0.03*far)+wrongPercentiles(values, -0.03*far), "%s: %v", name, values)
+			}
+		}
+	}
+}
+
+// TestPercentilesOfMergedBins: what a sketch cannot tell of a wide span is no difference, also between the two signs.
+func TestPercentilesOfMergedBins(t *testing.T) {
+	var positive, both, below []float64
+	for i := range 2000 { // a factor of 10^25
+		v := 1e-9 * math.Pow(1.03, float64(i))
+		positive, both, below = append(positive, v), append(both, v, -v), append(below, -v, float64(i+1))
+	}
+	for _, values := range [][]float64{positive, both, both[1:], below} {
+		require.Empty(t, wrongPercentiles(values, 0))
+	}
+	require.NotEmpty(t, wrongPercentiles(below, 0.03*2000), "the other sign can be told")
 }

@@ -23,7 +23,7 @@ type Row struct {
 }
 
 // must is what one row must be. It takes the samples one after the other and keeps none of them. To
-// check the percentiles of the row, it counts how many samples lie below each.
+// check the percentiles of the row, it counts how many samples lie below each, and keeps those next to it.
 type must struct {
 	count                 uint64
 	sum, increase         float64
@@ -44,17 +44,31 @@ type side struct {
 	least, utmost float64 // absolute values
 }
 
-// probe counts samples around a percentile.
-type probe struct {
-	low, high float64
-	below     uint64 // samples < low
-	upTo      uint64 // samples <= high
+// probe is the borders of the samples near a percentile: those from low on, and below high.
+type probe struct{ low, high border }
+
+// border counts the samples below a value, and knows the samples on either side.
+type border struct {
+	at          float64
+	below       uint64  // samples < at
+	under, over float64 // the greatest sample < at, the least >= at
+}
+
+func newBorder(at float64) border { return border{at: at, under: math.Inf(-1), over: math.Inf(1)} }
+
+func (b *border) add(v float64) {
+	if v < b.at {
+		b.below++
+		b.under = max(b.under, v)
+	} else {
+		b.over = min(b.over, v)
+	}
 }
 
 var quantiles = [3]struct {
-	name    string
-	percent uint64
-}{{"p50", 50}, {"p90", 90}, {"p99", 99}}
+	name string
+	q    float64
+}{{"p50", 0.5}, {"p90", 0.9}, {"p99", 0.99}}
 
 const (
 	// accuracy is the promised accuracy of a percentile, plus a rounding error.
@@ -71,20 +85,20 @@ const (
 // expect sets the percentiles to check. It is called before the first sample.
 func (m *must) expect(r *Row) {
 	for i, p := range [3]float64{r.P50, r.P90, r.P99} {
-		b := probe{low: p / (1 + accuracy), high: p / (1 - accuracy)}
+		low, high := p/(1+accuracy), p/(1-accuracy)
 		if p < 0 {
-			b.low, b.high = b.high, b.low
+			low, high = high, low
 		}
 		if math.Abs(p) < tiny {
-			b.low, b.high = -tiny, tiny
+			low, high = -tiny, tiny
 		}
-		if b.high > huge {
-			b.high = math.Inf(1)
+		if high > huge {
+			high = math.Inf(1)
 		}
-		if b.low < -huge {
-			b.low = math.Inf(-1)
+		if low < -huge {
+			low = math.Inf(-1)
 		}
-		m.probes[i] = b
+		m.probes[i] = probe{newBorder(low), newBorder(math.Nextafter(high, math.Inf(1)))}
 	}
 }
 
@@ -117,12 +131,8 @@ func (m *must) add(v float64) {
 		m.negative.add(-v)
 	}
 	for i := range m.probes {
-		if v < m.probes[i].low {
-			m.probes[i].below++
-		}
-		if v <= m.probes[i].high {
-			m.probes[i].upTo++
-		}
+		m.probes[i].low.add(v)
+		m.probes[i].high.add(v)
 	}
 }
 
@@ -182,22 +192,42 @@ func (m *must) differs(r *Row) []wire.DifferenceField {
 	return out
 }
 
-// rank says what is wrong with percentile i, "" if nothing is: a sample of its rank must be near.
+// rank says what is wrong with percentile i, "" if nothing is. It is between the samples of two ranks, and each of them may
+// count with a value that is off by the accuracy. Either both are near the percentile, or a border lies between the two.
 func (m *must) rank(i int, p float64) string {
-	b := m.probes[i]
 	if !(p >= m.min && p <= m.max) {
 		return fmt.Sprintf("between %s and %s", number(m.min), number(m.max))
 	}
-	if p > 0 && m.positive.collapsed() || p < 0 && m.negative.collapsed() {
+	r := quantiles[i].q * float64(m.count-1)
+	from, to, weight := uint64(r), uint64(math.Ceil(r)), r-math.Floor(r)
+	if from < m.negative.count && m.negative.collapsed() || to >= m.count-m.positive.count && m.positive.collapsed() {
 		return ""
 	}
-	// If the product is a whole number, floating point may round it to just below.
-	exact, rounded := quantiles[i].percent*(m.count-1)/100, uint64(float64(quantiles[i].percent)/100*float64(m.count-1))
-	from, to := min(exact, rounded), max(exact, rounded)
-	if b.below <= to && from < b.upTo {
+	low, high := &m.probes[i].low, &m.probes[i].high
+	next := low
+	if low.below != from+1 {
+		next = high
+	}
+	switch {
+	case low.below <= from && to < high.below:
+		return ""
+	case next.below != from+1:
+		rank := number(math.Round(100*(r+1)) / 100)
+		return fmt.Sprintf("near sample %s of %d by size: %d are smaller, %d greater", rank, m.count, low.below, m.count-high.below)
+	}
+	want := next.under*(1-weight) + next.over*weight
+	if math.Abs(p-want) <= slackOf(next.under)*(1-weight)+slackOf(next.over)*weight {
 		return ""
 	}
-	return fmt.Sprintf("near sample %d of %d by size: %d are smaller, %d greater", from+1, m.count, b.below, m.count-b.upTo)
+	return "near " + number(want)
+}
+
+// slackOf returns how far a sketch's value of a sample may be from it.
+func slackOf(v float64) float64 {
+	if math.Abs(v) > huge {
+		return math.Abs(v) / 2
+	}
+	return math.Abs(v)*accuracy + tiny
 }
 
 func number(v float64) string {
