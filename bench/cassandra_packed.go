@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"regexp"
 	"slices"
@@ -59,9 +60,9 @@ func (s side) bench(b *bench) *bench {
 	return &c
 }
 
-// packedMeasurement compares raw samples that a run has packed with the chunks that flushes wrote: in two
+// packedMeasurement compares raw samples that were packed each hour with the chunks that flushes wrote: in two
 // keyspaces, which are loaded with the same reports and ground, one of them without packing. Queries go to both in turns.
-// In the end the flushed chunks, which lie in a compacted SSTable, are packed in the background.
+// In the end the flushed chunks, which lie in a compacted SSTable, are packed.
 func packedMeasurement() measurement {
 	const name = "packed"
 	return measurement{
@@ -73,9 +74,9 @@ func packedMeasurement() measurement {
 			{name: "ask", run: askSides},
 			{name: "compact", operate: nodetoolOnRaw("compact")},
 			{name: "ask-compacted", run: askSides},
-			{name: "repack", run: func(ctx context.Context, b *bench) error { return repackSide(ctx, b, sides[0]) }},
-			{name: "flush-repacked", operate: nodetoolOnRaw("flush")},
-			{name: "ask-repacked", run: askSides},
+			{name: "pack", run: func(ctx context.Context, b *bench) error { return packSide(ctx, b, sides[0]) }},
+			{name: "flush-backlog", operate: nodetoolOnRaw("flush")},
+			{name: "ask-backlog", run: askSides},
 			{name: "garbagecollect", operate: nodetoolOnRaw("garbagecollect")},
 		},
 		rows: func(r results) []row { return packedRows(r[name]) },
@@ -108,11 +109,11 @@ func packedRows(f figures) (rows []row) {
 		rows = append(rows, judged("SSTables of raw, for each sample, "+state.what, fmt.Sprintf("%s, %.2f ×", both(state.step, bytesEach), ratio),
 			"≤ 0.50 ×", ratio <= 0.5, ratio/0.5))
 	}
-	const background = "packed in the background, after the flushed chunks were compacted: "
+	const background = "packed after the flushed chunks were compacted: "
 	first := packedQueries()[0]
 	return append(rows,
-		info(background+first.what, millis(f["ask-repacked."+first.name+".flushed"])),
-		info(background+"SSTables of raw, for each sample", bytesEach(f["flush-repacked.flushed"])),
+		info(background+first.what, millis(f["ask-backlog."+first.name+".flushed"])),
+		info(background+"SSTables of raw, for each sample", bytesEach(f["flush-backlog.flushed"])),
 		info("the same after nodetool garbagecollect", bytesEach(f["garbagecollect.flushed"])),
 	)
 }
@@ -121,8 +122,8 @@ func packedSamples(b *bench) float64 {
 	return float64(b.scaled(packedHosts, 2)*len(packedMetrics)) * float64(packedHours*time.Hour/packedInterval)
 }
 
-// packedEnd is when loading ends: the last run is over, and nothing is open.
-func packedEnd() time.Time { return historyStart.Add(packedHours*time.Hour + 2*time.Minute) }
+// packedEnd is when loading ends: the last slice is packed, and nothing is open.
+func packedEnd() time.Time { return historyStart.Add(packedHours*time.Hour + 5*time.Minute) }
 
 // loadSide has the hosts report under a simulated clock, seals each hour when the grace is over, and grinds it when its
 // run is due, as in production.
@@ -171,7 +172,7 @@ func loadSide(ctx context.Context, b *bench, s side) (err error) {
 			return err
 		}
 	}
-	for _, after := range []time.Duration{time.Minute, 2 * time.Minute} {
+	for _, after := range []time.Duration{time.Minute, 2 * time.Minute, 5 * time.Minute} {
 		clk.Set(historyStart.Add(packedHours*time.Hour + after))
 		if err := closeHour(ctx, e, after); err != nil {
 			return err
@@ -181,7 +182,7 @@ func loadSide(ctx context.Context, b *bench, s side) (err error) {
 }
 
 // closeHour does what is due so long after the end of an hour: a minute later the grace is over, two minutes later the run
-// is due.
+// is due, and five minutes later all has settled and is packed.
 func closeHour(ctx context.Context, e *engine.Engine, after time.Duration) error {
 	switch after {
 	case time.Minute:
@@ -189,17 +190,19 @@ func closeHour(ctx context.Context, e *engine.Engine, after time.Duration) error
 	case 2 * time.Minute:
 		_, err := e.Runner.RunDue(ctx)
 		return err
+	case 5 * time.Minute:
+		return e.Runner.Pack(ctx)
 	}
 	return nil
 }
 
-// repackSide packs what was flushed as an aggregator does between runs.
-func repackSide(ctx context.Context, b *bench, s side) (err error) {
+// packSide packs what was flushed as an aggregator does between runs.
+func packSide(ctx context.Context, b *bench, s side) (err error) {
 	e, err := openSide(ctx, s.bench(b), clock.NewSimulated(packedEnd().Add(time.Hour/2)), true)
 	if err != nil {
 		return err
 	}
-	return errors.Join(e.Runner.Repack(ctx), e.Close())
+	return errors.Join(e.Runner.Pack(ctx), e.Close())
 }
 
 func hostName(h int) string { return fmt.Sprintf("host_%d", h) }
@@ -211,9 +214,13 @@ func openSide(ctx context.Context, b *bench, clk clock.Clock, pack bool) (*engin
 	if err != nil {
 		return nil, err
 	}
+	rate := 0
+	if pack {
+		rate = math.MaxInt
+	}
 	return engine.New(engine.Options{
 		Store: st, Clock: clk, Worker: storage.Worker{ID: worker},
-		Rollup: &rollup.Options{Logger: log, Parallel: blocksInFlight, Pack: pack, RepackRate: 1 << 30},
+		Rollup: &rollup.Options{Logger: log, Parallel: blocksInFlight, PackRate: rate},
 		Late:   &late.Options{Shared: true},
 	}), nil
 }

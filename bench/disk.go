@@ -32,7 +32,7 @@ func diskMeasurement() measurement {
 	}
 }
 
-// loadDisk ingests an hour and grinds it, so that its cache and index are gone.
+// loadDisk ingests an hour, grinds it, so that its cache and index are gone, and packs it.
 func loadDisk(ctx context.Context, b *bench) (err error) {
 	clk := clock.NewSimulated(historyStart)
 	e, err := openEngine(ctx, b, clk)
@@ -44,8 +44,11 @@ func loadDisk(ctx context.Context, b *bench) (err error) {
 		return err
 	}
 	clk.Set(historyStart.Add(time.Hour + 2*time.Minute))
-	_, err = e.Runner.RunDue(ctx)
-	return err
+	if _, err := e.Runner.RunDue(ctx); err != nil {
+		return err
+	}
+	clk.Set(historyStart.Add(time.Hour + 5*time.Minute))
+	return e.Runner.Pack(ctx)
 }
 
 // measureDisk opens the store's database without the store. It measures once when all data is in

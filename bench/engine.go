@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"log/slog"
+	"math"
 	"path/filepath"
 	"time"
 
@@ -79,7 +80,7 @@ func openEngineWith(ctx context.Context, b *bench, clk clock.Clock, series regis
 	if err != nil {
 		return nil, err
 	}
-	runs, takes := rollup.Options{Logger: log, Pack: true}, ingest.Options{Logger: log}
+	runs, takes := rollup.Options{Logger: log, PackRate: math.MaxInt}, ingest.Options{Logger: log}
 	if b.cluster.keyspace != "" {
 		// As the programs do over Cassandra.
 		runs.Parallel, takes.Window = blocksInFlight, 100*time.Millisecond

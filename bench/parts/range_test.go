@@ -23,8 +23,7 @@ import (
 	"github.com/quern/quern/internal/storage/pebble"
 )
 
-// BenchmarkRange asks over the loopback for one of the 128 series of a block, which have a sample every 15 s, packed as runs pack
-// them.
+// BenchmarkRange asks over the loopback for one of the 128 series of a block, which have a sample every 15 s, packed as at rest.
 func BenchmarkRange(b *testing.B) {
 	const (
 		series = 128

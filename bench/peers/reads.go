@@ -132,26 +132,30 @@ func within(ctx context.Context, p peer, dir string, do func(*server) error) err
 	return errors.Join(do(s), s.stop())
 }
 
-// ground waits until Quern has ground all raw samples that it has, and checks that it has packed
-// some.
+// ground waits until Quern has ground all raw samples that it has, and has packed them.
 func (s *server) ground(ctx context.Context) error {
-	for deadline := time.Now().Add(5 * time.Minute); ; time.Sleep(200 * time.Millisecond) {
+	for deadline := time.Now().Add(15 * time.Minute); ; time.Sleep(200 * time.Millisecond) {
 		left, err := s.outstanding(ctx)
 		if err == nil && left == 0 {
-			break
+			packed, failed := s.packed(ctx)
+			if packed {
+				return nil
+			}
+			err = failed
 		}
 		if ctx.Err() != nil || time.Now().After(deadline) {
-			return errors.Join(fmt.Errorf("%d slices are not ground", left), err, ctx.Err())
+			return errors.Join(fmt.Errorf("%d slices are not ground, or not all are packed", left), err, ctx.Err())
 		}
 	}
-	_, body, err := s.get(ctx, "/metrics")
-	if err == nil && (!bytes.Contains(body, []byte(packed)) || bytes.Contains(body, []byte(packed+"0\n"))) {
-		err = errors.New("no raw samples were packed")
-	}
-	return err
 }
 
-const packed = "\nquern_aggregation_packed_chunks_total "
+// packed reports whether raw chunks were packed and none are left.
+func (s *server) packed(ctx context.Context) (bool, error) {
+	_, body, err := s.get(ctx, "/metrics")
+	const chunks = "\nquern_packing_chunks_total "
+	return bytes.Contains(body, []byte(chunks)) && !bytes.Contains(body, []byte(chunks+"0\n")) &&
+		bytes.Contains(body, []byte("\nquern_packing_left_slices 0\n")), err
+}
 
 // outstanding returns the number of slices that are due, and of raw ones with late data.
 func (s *server) outstanding(ctx context.Context) (n int, err error) {

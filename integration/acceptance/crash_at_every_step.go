@@ -35,8 +35,8 @@ func eventful(s *System) {
 
 var eventfulConfig = Config{BlockSize: 2, GroupSize: 2, IndexPartitions: 3}
 
-// testCrashAtEveryStep is behaviour 15: the process dies after each single step of a run. Its
-// successor's run ends in the same state as a run without a crash.
+// testCrashAtEveryStep is behaviour 15: the process dies after each single step of a run, and of packing after it. Its
+// successor ends in the same state as a process without a crash.
 func testCrashAtEveryStep(t *testing.T, b Backend) {
 	for _, torn := range []bool{false, true} {
 		t.Run(fmt.Sprintf("torn=%t", torn), func(t *testing.T) {
@@ -49,8 +49,12 @@ func testCrashAtEveryStep(t *testing.T, b Backend) {
 				s.Steps.Tear(torn)
 				s.Steps.CrashAt(k)
 				_, err := s.Run()
+				if err == nil {
+					err = s.pack()
+				}
 				if k == never {
 					require.NoError(t, err)
+					require.NotZero(t, s.Store.Count("PackRaw"))
 					s.MustCheck(Raw)
 					whole, want, total = s, s.Dump(), s.Steps.Taken()
 					return total
@@ -58,6 +62,7 @@ func testCrashAtEveryStep(t *testing.T, b Backend) {
 				steps := s.Store.Log()
 				s.Restart()
 				s.MustRun()
+				require.NoError(t, s.pack())
 				require.Equal(t, want, s.Dump(), "after a crash at step %d, %v, behind %s", k, err, steps)
 				s.End()
 				return 0

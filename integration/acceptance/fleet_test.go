@@ -160,7 +160,7 @@ func (f *fleet) begin(m *member) {
 	m.store = storagetest.NewFaulty(m.blocks)
 	f.reach(m)
 	cfg := f.cfg
-	cfg.Unpacked = m.life%2 == 1 // the version before
+	cfg.Unpacked = m.life%2 == 1 // then the next one finds a backlog
 	m.engine = cfg.engine(engine.Options{
 		Store: m.store, Clock: m.clk, Writer: uint64(m.n*1000 + m.life), Timeout: 30 * time.Second,
 		Worker: storage.Worker{ID: fmt.Sprintf("%s-%d", m.name, m.life), Aggregates: m.aggregates, StartedMs: int64(m.life)},
@@ -336,7 +336,7 @@ func (f *fleet) runs(m *member) {
 		_ = m.engine.Member.Beat(ctx)
 		if n, err := m.engine.Runner.RunDue(ctx); n > 0 || err != nil {
 			f.note("%s runs %d: %v", m.name, n, err)
-		} else if err := m.engine.Runner.Repack(ctx); err != nil {
+		} else if err := m.engine.Runner.Pack(ctx); err != nil {
 			f.note("%s packs: %v", m.name, err)
 		}
 	})

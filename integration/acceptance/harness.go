@@ -72,7 +72,7 @@ type Config struct {
 	// Parallel is the number of blocks ground at once. The default is 1, which makes the order of
 	// steps repeatable.
 	Parallel int
-	// Unpacked says that runs leave raw chunks as they were written.
+	// Unpacked says that raw chunks stay as they were written.
 	Unpacked bool
 	// LeaseSize is the number of ids leased at a time. The default is 16.
 	LeaseSize int
@@ -195,7 +195,10 @@ func (s *System) build() {
 // engine returns an engine with these settings.
 func (c *Config) engine(o engine.Options) *engine.Engine {
 	o.Policy = storage.Policy{Grace: c.Timing.Grace, Delay: c.Timing.Delay, AgeCap: c.AgeCap}
-	o.Rollup = &rollup.Options{Parallel: c.Parallel, Pack: !c.Unpacked, RepackRate: math.MaxInt, Logger: c.Logger}
+	o.Rollup = &rollup.Options{Parallel: c.Parallel, Logger: c.Logger}
+	if !c.Unpacked {
+		o.Rollup.PackRate = math.MaxInt
+	}
 	return engine.New(o)
 }
 
@@ -351,13 +354,10 @@ func (s *System) MustRun() []storage.Run {
 	return runs
 }
 
-// Repack packs the raw chunks of slices that were ground unpacked.
-func (s *System) Repack() error {
-	s.Store.Forget()
-	return s.engine.Runner.Repack(s.t.Context())
-}
+// pack packs the raw chunks of slices that are over.
+func (s *System) pack() error { return s.engine.Runner.Pack(s.t.Context()) }
 
-// Drain lets time pass, and runs what becomes due, until nothing can be outstanding. That takes the
+// Drain lets time pass, runs what becomes due and packs what has settled, until nothing can be outstanding. That takes the
 // length of the longest slice for each level that late data may have to climb.
 func (s *System) Drain() {
 	s.t.Helper()
@@ -367,6 +367,7 @@ func (s *System) Drain() {
 		for clock.NowMs(s.Clock) < end {
 			s.Advance(step)
 			s.MustRun()
+			require.NoError(s.t, s.pack())
 		}
 		s.SetClock(time.UnixMilli(end).Add(s.cfg.Timing.Delay))
 		s.MustRun()

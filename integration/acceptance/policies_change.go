@@ -118,12 +118,12 @@ func testGraceRaised(t *testing.T, b Backend) {
 	s.DrainAndCheck()
 
 	// By a shorter grace a slice closes before its writers thought so.
-	s.Clock.Set(time.UnixMilli(at(s, 60, 30)))
-	s.MustReport(s.point("A", 60, 30, 1))
-	s.Clock.Set(time.UnixMilli(at(s, 61, 5)))
+	s.Clock.Set(time.UnixMilli(at(s, 108, 30)))
+	s.MustReport(s.point("A", 108, 30, 1))
+	s.Clock.Set(time.UnixMilli(at(s, 109, 5)))
 	s.cfg.Timing = cache.Timing{Grace: time.Minute, Delay: 2 * time.Minute}
 	s.Restart()
 	s.MustRun()
-	s.MustReport(s.point("A", 60, 50, 4))
+	s.MustReport(s.point("A", 108, 50, 4))
 	s.DrainAndCheck()
 }

@@ -280,14 +280,20 @@ var list = []brk{
 	{
 		name: "chunks beside a damaged one are packed", invariant: 2,
 		file: "internal/rollup/pack.go",
-		old:  "err != nil || !ok || g.samples.Len()", new: "err == nil && !ok || g.samples.Len()",
+		old:  "whole = err == nil && k.samples.Added()-before == blocks.Count(data)", new: "whole = err != nil || k.samples.Added()-before == blocks.Count(data)",
 		pkg: "internal/rollup", test: "TestPackLeaves/damaged",
 	},
 	{
 		name: "chunks are packed while others with lower ids may be on their way", invariant: 2,
 		file: "internal/rollup/pack.go",
-		old:  "return id.TimeMs() < clock.NowMs(g.run.clk)-g.run.cache.Timing().Settled().Milliseconds()", new: "return true",
+		old:  "if ch.ID.TimeMs() >= settledMs {", new: "if false {",
 		pkg: "internal/rollup", test: "TestPackLeaves/not_settled",
+	},
+	{
+		name: "a chunk is packed without one before it that has settled meanwhile", invariant: 2,
+		file: "internal/rollup/pack.go",
+		old:  "if ch.ID.TimeMs() >= settledMs {", new: "if ch.ID.TimeMs() >= settledMs && ch.ID.TimeMs() >= clock.NowMs(p.clk)-p.cache.Timing().Settled().Milliseconds() {",
+		pkg: "internal/rollup", test: "TestPackReadsAtOneTime",
 	},
 	{
 		name: "a packed chunk may come before one that it replaces", invariant: 2,
@@ -308,10 +314,16 @@ var list = []brk{
 		pkg: "internal/storage/pebble", test: "TestConformanceInMemory/PackRawIsExact",
 	},
 	{
-		name: "a block that is packed in the background takes the samples of the one before", invariant: 2,
-		file: "internal/rollup/repack.go",
-		old:  "g.from, g.packed = sources{chunks: g.from.chunks[:0]}, packed{}", new: "g.packed = packed{}",
-		pkg: "internal/rollup", test: "TestRepack",
+		name: "a group that is packed takes the samples of the one before", invariant: 2,
+		file: "internal/rollup/pack.go",
+		old:  "	k.samples.Reset(group)\n", new: "",
+		pkg: "internal/rollup", test: "TestPackBacklog",
+	},
+	{
+		name: "late data that a run has ground stays unpacked", invariant: 6,
+		file: "internal/rollup/pack.go",
+		old:  "k.done[l.shard] = done.Without(packing.Span{FromMs: l.slice.StartMs, ToMs: l.slice.EndMs})", new: "_ = done",
+		pkg: "internal/rollup", test: "TestPack",
 	},
 	{
 		name: "tombstones are written at a place that has passed", invariant: 2,
@@ -526,16 +538,16 @@ var list = []brk{
 		pkg: "integration/acceptance", test: "TestModel/LargeCommit",
 	},
 	{
-		name: "packing in the background holds up a run", invariant: 6,
-		file: "internal/rollup/aggregator.go",
-		old:  "return func() { cancel(); <-done }", new: "return func() { defer cancel(); <-done }",
-		pkg: "internal/rollup", test: "TestRepackYields",
+		name: "packing begins although a run is due", invariant: 6,
+		file: "internal/rollup/pack.go",
+		old:  "NextDue(ctx, nil); due || err != nil", new: "NextDue(ctx, nil); !due && due || err != nil",
+		pkg: "internal/rollup", test: "TestPackWaitsForRuns",
 	},
 	{
-		name: "what was packed in the background is looked at again by the next process", invariant: 6,
-		file: "internal/rollup/repack.go",
-		old:  "p.done[shard] = kept.Span(shard)", new: "p.done[shard] = kept.Span(1 << 20)",
-		pkg: "internal/rollup", test: "TestRepack",
+		name: "what was packed is looked at again by the next process", invariant: 6,
+		file: "internal/rollup/pack.go",
+		old:  "done = kept.Shard(shard)", new: "done = kept.Shard(1 << 20)",
+		pkg: "internal/rollup", test: "TestPackBacklog",
 	},
 	{
 		name: "the record leaves out second reads", invariant: 6,

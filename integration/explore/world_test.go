@@ -286,7 +286,7 @@ func (p *process) worker() {
 	}
 	p.runner = engine.New(engine.Options{
 		Store: p.store, Clock: p.clk, Writer: uint64(p.name[0]) << 8,
-		Worker: storage.Worker{ID: p.name}, Timeout: lasts, Rollup: &rollup.Options{Parallel: 1, Pack: true, RepackRate: math.MaxInt},
+		Worker: storage.Worker{ID: p.name}, Timeout: lasts, Rollup: &rollup.Options{Parallel: 1, PackRate: math.MaxInt},
 	}).Runner
 }
 
@@ -296,7 +296,7 @@ func (p *process) work(ctx context.Context) {
 	for range 4 {
 		_, err := p.runner.RunDue(ctx)
 		if err == nil && p.w.sc.shared {
-			err = p.runner.Repack(ctx)
+			err = p.runner.Pack(ctx)
 		}
 		switch {
 		case err == nil || errors.Is(err, errOver) || errors.Is(err, errDead):
@@ -512,7 +512,7 @@ func (w *world) Finish() error {
 		}
 	}
 	if w.sc.shared {
-		must(c.runner.Repack(ctx))
+		must(c.runner.Pack(ctx))
 	}
 	w.check(ctx)
 	must(w.store.Close())

@@ -110,7 +110,7 @@ func (s *setup) newEngine(ctx context.Context, st storage.Store) (*process, erro
 		opts.Late = &late.Options{Shared: s.shared(), Background: p.errands.run}
 	}
 	if s.roles.aggregate {
-		opts.Rollup = &rollup.Options{Pack: true, RepackRate: repackRate, Logger: component(s.log, "aggregator"), Metrics: s.metrics}
+		opts.Rollup = &rollup.Options{PackRate: packRate, Logger: component(s.log, "aggregator"), Metrics: s.metrics}
 		if s.shared() {
 			opts.Rollup.Parallel = blocksInFlight
 		}
@@ -119,8 +119,8 @@ func (s *setup) newEngine(ctx context.Context, st storage.Store) (*process, erro
 	return p, nil
 }
 
-// repackRate is how many bytes a second of raw chunks are read and written to pack those of earlier slices.
-const repackRate = 4 << 20
+// packRate is how many bytes a second of raw chunks are read and written to pack them.
+const packRate = 4 << 20
 
 // sharedWindow is how long a report over a shared store waits for others to share its commit. It bounds the rows of a
 // partition of raw_metrics; see schema/README.md.

@@ -50,11 +50,6 @@ func (r Range) Starting(size int) Range {
 	return Range{Start: up(r.Start), End: up(r.End)}
 }
 
-// Within returns the range that the blocks of the given size cover which lie in r: empty, with End below or at Start, if none does.
-func (r Range) Within(size int) Range {
-	return Range{Start: r.Starting(size).Start, End: BlockAt(r.End, size).Start}
-}
-
 // ShardOf returns the shard, out of n, of the block that starts at start. The shard is a hash and
 // not a random or round-robin choice, so that writing a mark again writes the same row.
 func ShardOf(start metric.ScheduleID, n int) int {

@@ -71,7 +71,7 @@ func writeStatus(out io.Writer, st *wire.Status, now time.Time) error {
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\n", l.Level, kept, whole)
 	}
-	if p := st.Repack; p != nil {
+	if p := st.Packing; p != nil {
 		fmt.Fprintf(w, "\nRAW PACKED IN\t%d of %s\n", p.Slices-p.Left, count(int64(p.Slices), "slice", "slices"))
 	}
 	fmt.Fprintln(w, "\nWORKER\tHOST\tSINCE\tLAST SEEN\tSHARDS")

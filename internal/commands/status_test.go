@@ -22,7 +22,7 @@ import (
 const statusBody = `{"levels":[{"level":"raw","width_seconds":0,"retention_seconds":604800,"whole_from":1763121600000},{"level":"1h","width_seconds":3600,"retention_seconds":0}],"buckets":[{"bucket":"raw","outstanding":[{"slice":1763719200000,"marks":1},{"slice":1763722800000,"marks":20}],"lag_seconds":3725.4},
 {"bucket":"1h","outstanding":[],"lag_seconds":0}],
 "runs":[{"bucket":"raw","slice":1763715600000,"worker":"a","started":1763719320000,"seconds":0.25,"blocks":3,"schedules":300,"block_queries":3,"index_queries":16,"late":2,"rescheduled":1,"dropped":0,"error":"gone"}],
-"repack":{"slices":168,"left":40},
+"packing":{"slices":168,"left":40},
 "workers":[{"id":"a","host":"h1","started":1763700000000,"seen":1763726397000,"aggregates":true},{"id":"i","host":"h2","started":1763700000000,"seen":1763726400000,"aggregates":false}],
 "shards":[{"shard":0,"worker":"a"},{"shard":1,"worker":"a"},{"shard":2,"worker":"b"},{"shard":3,"worker":"a"}],
 "errors":[{"component":"aggregator","worker":"a","time":1763719320000,"bucket":"raw","slice":1763715600000,"start":128,"message":"oh"},

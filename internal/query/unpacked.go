@@ -14,14 +14,14 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// unpacked keeps the chunks of slices that no run has packed yet, packed in memory. A dashboard asks for the last hour every few
+// unpacked keeps the chunks of slices that are not packed yet, packed in memory. A dashboard asks for the last hour every few
 // seconds. Without this, each request decodes the chunk of each flush, which has all series of its group.
 //
-//  1. The first chunks of a slice in a group are packed as a run packs them, and take the place of these chunks in what a reader is
+//  1. The first chunks of a slice in a group are packed as they will be at rest, and take the place of these chunks in what a reader is
 //     given. The chunks behind them stay as they are, so the order of chunks, by which the later one wins, stays too.
 //
 //  2. The chunks are still listed. What was packed takes their place only if exactly these chunks are still the first ones.
-//     Otherwise the reader is given the listed ones, and what was packed is dropped: a chunk came in between, or a run packed or a
+//     Otherwise the reader is given the listed ones, and what was packed is dropped: a chunk came in between, or packing or a
 //     deletion replaced some.
 //
 //  3. A slice is packed when it is read for the second time, and again once a sixteenth more has come. So a request that reads a
@@ -81,7 +81,7 @@ func newUnpacked(groupSize, maxBytes int, metrics prometheus.Registerer) *unpack
 		groupSize: groupSize, maxBytes: maxBytes, slices: make(map[sliceKey]*list.Element), used: list.New(),
 		gets: promauto.With(metrics).NewCounterVec(prometheus.CounterOpts{
 			Name: "quern_query_unpacked_slices_total",
-			Help: "Slices of a group that were read before a run has packed them, by result: hit is that most of their chunks were kept packed in memory.",
+			Help: "Slices of a group that were read before they were packed, by result: hit is that most of their chunks were kept packed in memory.",
 		}, []string{"result"}),
 	}
 	promauto.With(metrics).NewGaugeFunc(prometheus.GaugeOpts{

@@ -80,9 +80,9 @@ func (a *Aggregator) Run(ctx context.Context) {
 			retry = a.clk.After(wait)
 			wait = min(2*wait, lastRetry)
 		}
-		repacked := func() {}
+		packed := func() {}
 		if retry == nil {
-			repacked = a.repack(ctx)
+			packed = a.pack(ctx)
 		}
 		for waiting := true; waiting; {
 			select {
@@ -98,22 +98,21 @@ func (a *Aggregator) Run(ctx context.Context) {
 			}
 			waiting = false
 		}
-		repacked()
+		packed()
 	}
 }
 
-// repack packs raw chunks in the background while no run is due. The returned function ends that at once.
-func (a *Aggregator) repack(ctx context.Context) (end func()) {
+// pack packs raw chunks in the background while no run is due. It looks each minute whether more has settled. The returned
+// function ends that at once.
+func (a *Aggregator) pack(ctx context.Context) (end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		for {
-			err := a.runner.Repack(ctx)
-			if err == nil || ctx.Err() != nil {
-				return
+			if err := a.runner.Pack(ctx); err != nil && ctx.Err() == nil {
+				a.log.Warn("packing interrupted; going on later", "in", lookEvery, "err", err)
 			}
-			a.log.Warn("packing of earlier slices interrupted; going on later", "in", lookEvery, "err", err)
 			if a.clk.Sleep(ctx, lookEvery) != nil {
 				return
 			}

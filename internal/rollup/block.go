@@ -21,9 +21,6 @@ type grind struct {
 	samples blocks.SampleSet
 	rollups blocks.RollupSet
 	grinder Grinder
-	from    sources // of samples
-	packer  blocks.Packer
-	packed  packed
 	rows    []metric.RollupRow
 }
 
@@ -49,11 +46,6 @@ func (g *grind) block(ctx context.Context, w *cache.Work, expired bool) error {
 			return fmt.Errorf("pass block %d on to the next bucket: %w", w.Block.Start, err)
 		}
 	}
-	if !expired {
-		if err := g.pack(ctx, w, w.Block.Within(g.run.store.Settings().GroupSize)); err != nil {
-			return err
-		}
-	}
 	if err := g.lease.Check(); err != nil {
 		return err
 	}
@@ -68,6 +60,9 @@ func (g *grind) block(ctx context.Context, w *cache.Work, expired bool) error {
 	g.run.schedules.Add(int64(len(g.rows)))
 	if w.Late() && w.Slice.StartMs != w.Partition.StartMs { // otherwise these are the first rows of the slice
 		g.run.late.Add(int64(len(g.rows)))
+		if w.Bucket() == metric.Raw {
+			g.run.cameLate(w)
+		}
 	}
 	return nil
 }
@@ -135,7 +130,6 @@ type sampleInput struct {
 
 func (in *sampleInput) reset(part blocks.Range) {
 	in.samples.Reset(part)
-	in.from = sources{known: part == in.work.Block && in.only == nil, chunks: in.from.chunks[:0]}
 	if in.only != nil {
 		in.samples.Only(in.only, in.work.Slice.StartMs, in.work.Slice.EndMs)
 	}
@@ -146,7 +140,6 @@ func (in *sampleInput) reset(part blocks.Range) {
 }
 
 func (in *sampleInput) add(chunk storage.Chunk) error {
-	in.from.chunks = append(in.from.chunks, source{anyGroup, chunk.ID, len(chunk.Data)})
 	return in.few(in.samples.Add(chunk.Data))
 }
 
@@ -165,9 +158,7 @@ func (in *sampleInput) addTable(ctx context.Context, part blocks.Range) error {
 		if err != nil {
 			return fmt.Errorf("read raw samples of block %d: %w", in.work.Block.Start, err)
 		}
-		pure, err := in.addSource(ch)
-		in.from.known = in.from.known && pure
-		switch err = in.few(err); {
+		switch err := in.few(in.samples.Add(ch.Data)); {
 		case errors.Is(err, storage.ErrCorrupt):
 			in.left.add(ch.Group, ch.ID, err)
 		case err != nil:

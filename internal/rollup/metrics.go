@@ -30,12 +30,9 @@ type metrics struct {
 	dropped     *prometheus.CounterVec
 	damaged     *prometheus.CounterVec
 	packed      prometheus.Counter
-
-	repackedBlocks prometheus.Counter
-	repackedBytes  prometheus.Counter
-	repackLeft     prometheus.Gauge
-	completed      *prometheus.GaugeVec
-	newestEndMs    map[string]int64
+	unpacked    prometheus.Gauge
+	completed   *prometheus.GaugeVec
+	newestEndMs map[string]int64
 }
 
 func newMetrics(reg prometheus.Registerer, ladder metric.Ladder) *metrics {
@@ -61,13 +58,9 @@ func newMetrics(reg prometheus.Registerer, ladder metric.Ladder) *metrics {
 		dropped:     counters("quern_aggregation_marks_dropped_total", "Marks dropped because their input has expired.", "bucket"),
 		damaged: counters("quern_aggregation_damaged_chunks_total", "Damaged chunks found by reads of blocks, counted at each read, by table. "+
 			"A block of metrics_cache, a series with damaged sketches and a mark of metrics_cache_index each count as one.", "table"),
-		packed: counter("quern_aggregation_packed_chunks_total", "Raw chunks that were replaced by chunks of columns."),
-		repackedBlocks: counter("quern_aggregation_repacked_blocks_total",
-			"Blocks of slices ground earlier whose raw chunks were packed in the background."),
-		repackedBytes: counter("quern_aggregation_repacked_bytes_total", "Bytes of raw chunks that were packed in the background, as they were before."),
-		repackLeft: f.NewGauge(prometheus.GaugeOpts{
-			Name: "quern_aggregation_repack_left_slices",
-			Help: "Slices of raw that this worker has not yet looked through for chunks to pack in the background.",
+		packed: counter("quern_packing_chunks_total", "Raw chunks that were replaced by chunks of columns."),
+		unpacked: f.NewGauge(prometheus.GaugeOpts{
+			Name: "quern_packing_left_slices", Help: "Slices of raw that are over and that this worker has not packed yet.",
 		}),
 		completed: f.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "quern_aggregation_completed_slice_end_seconds",

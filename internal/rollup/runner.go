@@ -21,10 +21,8 @@ import (
 
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/recovery"
-	"github.com/quern/quern/internal/rollup/repack"
 	"github.com/quern/quern/internal/shards"
 	"github.com/quern/quern/internal/storage"
 )
@@ -43,10 +41,8 @@ type Options struct {
 	// Backoff is the wait before the second attempt. It doubles with each attempt. The default is
 	// 100ms.
 	Backoff time.Duration
-	// Pack says that a run packs the raw samples of each block that it has ground into one chunk of columns.
-	Pack bool
-	// RepackRate is how many bytes a second of raw chunks Repack reads and writes; 0 has it do nothing.
-	RepackRate int
+	// PackRate is how many bytes a second of raw chunks Pack reads and writes; 0 has it do nothing.
+	PackRate int
 	// Logger receives what an operator should know. The default discards it.
 	Logger *slog.Logger
 	// Metrics registers the metrics of the runs. The default is none.
@@ -82,17 +78,17 @@ type Parts struct {
 
 // Runner runs slices, one at a time.
 type Runner struct {
-	store     storage.Store
-	member    *shards.Member
-	cache     *cache.Cache
-	recovery  *recovery.Recovery
-	ladder    metric.Ladder
-	clk       clock.Clock
-	opts      Options
-	metrics   *metrics
-	reported  reported
-	progress  progress
-	repacking repacking
+	store    storage.Store
+	member   *shards.Member
+	cache    *cache.Cache
+	recovery *recovery.Recovery
+	ladder   metric.Ladder
+	clk      clock.Clock
+	opts     Options
+	metrics  *metrics
+	reported reported
+	progress progress
+	packer   *packer
 }
 
 // NewRunner returns a runner over a store, for one member of the workers that share it.
@@ -102,7 +98,7 @@ func NewRunner(p Parts, opts Options) *Runner {
 	return &Runner{
 		store: p.Store, member: p.Member, cache: p.Cache, recovery: p.Recovery, ladder: settings.Ladder,
 		clk: p.Clock, opts: opts, metrics: newMetrics(opts.Metrics, settings.Ladder),
-		progress: newProgress(settings.IndexPartitions), repacking: repacking{pace: limits.NewPace(p.Clock, opts.RepackRate), done: map[int]repack.Span{}},
+		progress: newProgress(settings.IndexPartitions), packer: newPacker(p.Clock, opts.PackRate),
 	}
 }
 

@@ -10,8 +10,8 @@ type Status struct {
 	Levels  []Level  `json:"levels"`
 	Buckets []Bucket `json:"buckets"`
 	Runs    []Run    `json:"runs"`
-	// Repack is absent until a worker has begun to pack the raw chunks of earlier slices.
-	Repack  *Repack  `json:"repack,omitempty"`
+	// Packing is absent until a worker has begun to pack.
+	Packing *Packing `json:"packing,omitempty"`
 	Workers []Worker `json:"workers"`
 	Shards  []Shard  `json:"shards"`
 	Errors  []Fault  `json:"errors"`
@@ -73,8 +73,8 @@ type Run struct {
 	Error        string  `json:"error,omitempty"`
 }
 
-// Repack is how far the raw chunks of earlier slices have been packed.
-type Repack struct {
+// Packing is how many slices of raw have been packed.
+type Packing struct {
 	// Slices is the number of slices that raw has in whole and that have ended, Left how many of them are left in
 	// the shard that is least far.
 	Slices int `json:"slices"`

@@ -14,7 +14,7 @@ import (
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/recovery"
-	"github.com/quern/quern/internal/rollup/repack"
+	"github.com/quern/quern/internal/rollup/packing"
 	"github.com/quern/quern/internal/shards"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/wire"
@@ -61,7 +61,7 @@ func (r *Reader) AggregationStatus(ctx context.Context, waiting bool) (wire.Stat
 	if err := s.readHistory(ctx); err != nil {
 		return s.Status, err
 	}
-	if err := s.readRepack(ctx); err != nil {
+	if err := s.readPacking(ctx); err != nil {
 		return s.Status, err
 	}
 	return s.Status, s.readBuckets(ctx, waiting)
@@ -148,17 +148,17 @@ func (s *state) readHistory(ctx context.Context) error {
 	return err
 }
 
-// readRepack fills in how far raw chunks have been packed in the background.
-func (s *state) readRepack(ctx context.Context) error {
-	p, ok, err := repack.Read(ctx, s.store)
+// readPacking fills in which slices of raw have been packed.
+func (s *state) readPacking(ctx context.Context) error {
+	p, ok, err := packing.Read(ctx, s.store)
 	if err != nil || !ok {
 		return s.without(ctx, "the progress of packing", err)
 	}
 	now, settings := clock.NowMs(s.clk), s.store.Settings()
-	within := repack.RangeOf(s.ladder, max(p.OldestMs, s.store.WholeFrom(metric.Raw, now)), now-settings.Policy.Delay.Milliseconds())
-	s.Repack = &wire.Repack{Slices: within.Slices()}
+	within := packing.RangeOf(s.ladder, max(p.OldestMs, s.store.WholeFrom(metric.Raw, now)), now-settings.Policy.Delay.Milliseconds())
+	s.Packing = &wire.Packing{Slices: within.Slices()}
 	for shard := range settings.IndexPartitions {
-		s.Repack.Left = max(s.Repack.Left, within.Left(p.Span(shard)))
+		s.Packing.Left = max(s.Packing.Left, within.Left(p.Shard(shard)))
 	}
 	return nil
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/operate/aggregation"
 	"github.com/quern/quern/internal/recovery"
-	"github.com/quern/quern/internal/rollup/repack"
+	"github.com/quern/quern/internal/rollup/packing"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/storagetest"
 	"github.com/quern/quern/internal/wire"
@@ -158,36 +158,36 @@ func TestUnread(t *testing.T) {
 	}
 }
 
-// TestRepackLeft: as many slices are left as the shard has that is least far. What has expired is not left.
-func TestRepackLeft(t *testing.T) {
+// TestPackingLeft: as many slices are left as the shard has that is least far. What has expired is not left.
+func TestPackingLeft(t *testing.T) {
 	w := newWorld(t)
-	read := func() *wire.Repack {
+	read := func() *wire.Packing {
 		t.Helper()
 		st, err := w.r.AggregationStatus(t.Context(), false)
 		require.NoError(t, err)
-		return st.Repack
+		return st.Packing
 	}
 	keep := func(shard, from, to int) {
 		t.Helper()
-		span := repack.Span{FromMs: raw(from).StartMs, ToMs: raw(to).StartMs}
-		require.NoError(t, repack.Keep(t.Context(), w.Faulty, map[int]repack.Span{shard: span}, raw(-1000).StartMs, now.UnixMilli()))
+		span := packing.Span{FromMs: raw(from).StartMs, ToMs: raw(to).StartMs}
+		require.NoError(t, packing.Keep(t.Context(), w.Faulty, map[int]packing.Done{shard: {span}}, raw(-1000).StartMs, now.UnixMilli()))
 	}
 	require.Nil(t, read())
 	const all = 7*24 - 1 // the first hour is kept in part
 	keep(0, 10, 12)
-	require.Equal(t, &wire.Repack{Slices: all, Left: all}, read(), "nothing of the other shard")
+	require.Equal(t, &wire.Packing{Slices: all, Left: all}, read(), "nothing of the other shard")
 	keep(1, 9, 11)
-	require.Equal(t, &wire.Repack{Slices: all, Left: all - 2}, read())
+	require.Equal(t, &wire.Packing{Slices: all, Left: all - 2}, read())
 	keep(0, -500, 12)
-	require.Equal(t, &wire.Repack{Slices: all, Left: all - 2}, read())
+	require.Equal(t, &wire.Packing{Slices: all, Left: all - 2}, read())
 	keep(1, -200, 11)
-	require.Equal(t, &wire.Repack{Slices: all, Left: 1}, read(), "the newest")
-	keep(1, 11, 12)
-	require.Equal(t, &wire.Repack{Slices: all}, read())
+	require.Equal(t, &wire.Packing{Slices: all, Left: 1}, read(), "the newest")
+	keep(1, -200, 12)
+	require.Equal(t, &wire.Packing{Slices: all}, read())
 
 	w.Fail("Document", blocks.Range{}, 1, storage.ErrUnavailable)
 	st, err := w.r.AggregationStatus(t.Context(), false)
 	require.NoError(t, err)
-	require.Nil(t, st.Repack)
+	require.Nil(t, st.Packing)
 	require.Contains(t, st.Unread[0], "the progress of packing")
 }

@@ -96,9 +96,9 @@ var rules = []rule{
 	{"internal/documents/metadata", storage},
 	{"internal/cache", storage},
 	{"internal/recovery", cache},
-	{"internal/rollup/repack", storage},
+	{"internal/rollup/packing", storage},
 	{"internal/shards", storage},
-	{"internal/rollup", with(cache, "internal/recovery", "internal/rollup/repack", "internal/shards", "internal/blocks/sketch")},
+	{"internal/rollup", with(cache, "internal/recovery", "internal/rollup/packing", "internal/shards", "internal/blocks/sketch")},
 	{"internal/ingest", with(cache, "internal/access/bound", "internal/registry")},
 	{"internal/app/engine", with(cache, "internal/ingest", "internal/recovery/late", "internal/recovery", "internal/registry", "internal/rollup", "internal/shards")},
 
@@ -118,7 +118,7 @@ var rules = []rule{
 	{"internal/operate/explain", with(cache, "internal/access/bound", "internal/recovery", "internal/shards", "internal/rollup", "internal/query")},
 
 	// What operators see of the runs, in the form that they see.
-	{"internal/operate/aggregation", with(storage, "internal/recovery", "internal/rollup/repack", "internal/shards", "internal/wire")},
+	{"internal/operate/aggregation", with(storage, "internal/recovery", "internal/rollup/packing", "internal/shards", "internal/wire")},
 
 	// HTTP: decoding in, encoding out. A protocol knows what pushes share, and no other protocol; only
 	// the server knows them all.

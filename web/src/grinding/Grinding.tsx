@@ -98,11 +98,11 @@ export function Grinding() {
               <b>{asked.toLocaleString("en")}</b>
               <span>{single > runs.length ? `by single schedules it would be ${single.toLocaleString("en")}, ${(single / Math.max(asked, 1)).toFixed(0)} times as many` : "nothing was ground yet"}</span>
             </div>
-            {status.repack && (
+            {status.packing && (
               <div class="card tile">
                 <span>Packing of raw samples</span>
-                <b>{status.repack.left ? `${count(status.repack.left, "slice")} left` : "Up to date"}</b>
-                <span>{(status.repack.slices - status.repack.left).toLocaleString("en")} of {count(status.repack.slices, "slice")} looked through, newest first, between runs</span>
+                <b>{status.packing.left ? `${count(status.packing.left, "slice")} left` : "Up to date"}</b>
+                <span>{(status.packing.slices - status.packing.left).toLocaleString("en")} of {count(status.packing.slices, "slice")} packed between runs, the newest first</span>
               </div>
             )}
             <div class="card tile">

@@ -7,7 +7,7 @@ export interface Status {
   buckets: { bucket: string; outstanding: { slice: number; marks: number }[]; lag_seconds: number }[];
   runs: { bucket: string; slice: number; worker: string; started: number; seconds: number; blocks: number; schedules: number; block_queries: number; index_queries: number; late: number; rescheduled: number; dropped: number; error?: string }[];
   workers: { id: string; host: string; started: number; seen: number; aggregates: boolean }[];
-  repack?: { slices: number; left: number };
+  packing?: { slices: number; left: number };
   shards: { shard: number; worker: string; owner?: string; fence?: number; expires?: number }[];
   errors: { component: string; worker: string; time: number; bucket: string; slice: number; start?: number; message: string }[];
   unkept?: { path: string; sender: string; reason: string; count: number; last: number; message: string }[];

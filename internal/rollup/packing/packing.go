@@ -1,13 +1,14 @@
-// Package repack keeps how far the raw chunks of slices that were ground earlier have been packed (ADR 47). Package rollup
-// packs them.
-package repack
+// Package packing keeps which slices of raw have been packed (ADR 47). Package rollup packs them.
+package packing
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
@@ -19,22 +20,58 @@ type Documents interface {
 	PutDocument(ctx context.Context, d storage.Document) error
 }
 
-var key = storage.DocumentKey{Kind: "repack", ID: "progress"}
+var key = storage.DocumentKey{Kind: "packing", ID: "progress"}
 
 // Progress is how far each shard is.
 type Progress struct {
 	// OldestMs is the time from which the store may have raw samples, in Unix ms.
 	OldestMs int64 `json:"oldest"`
 	// Shards are the slices of raw that are done, by shard. It may have fewer elements than the store has shards.
-	Shards []Span `json:"shards"`
+	Shards []Done `json:"shards"`
 
 	version int64
 }
 
-// Span is the slices that start in [FromMs, ToMs), in Unix ms. The zero span has none.
+// Span is the slices that start in [FromMs, ToMs), in Unix ms.
 type Span struct {
 	FromMs int64 `json:"from"`
 	ToMs   int64 `json:"to"`
+}
+
+// Done is slices that are done: spans in order of time that do not touch each other.
+type Done []Span
+
+// mostSpans is how many spans are kept. What is older is looked through once more.
+const mostSpans = 1000
+
+// Without returns d without the slices of s.
+func (d Done) Without(s Span) (out Done) {
+	for _, x := range d {
+		for _, part := range []Span{{x.FromMs, min(x.ToMs, s.FromMs)}, {max(x.FromMs, s.ToMs), x.ToMs}} {
+			if part.FromMs < part.ToMs {
+				out = append(out, part)
+			}
+		}
+	}
+	return out
+}
+
+// With returns d and the slices of more.
+func (d Done) With(more ...Span) Done {
+	for _, s := range more {
+		d = d.Without(s)
+		at, _ := slices.BinarySearchFunc(d, s.FromMs, func(x Span, ms int64) int { return cmp.Compare(x.FromMs, ms) })
+		d = slices.Insert(d, at, s)
+	}
+	var out Done
+	for _, x := range d {
+		if n := len(out); n > 0 && out[n-1].ToMs == x.FromMs {
+			out[n-1].ToMs = x.ToMs
+			continue
+		}
+		out = append(out, x)
+	}
+	return out
 }
 
 // Range is the slices of raw that are to be packed: those that are over, and that raw still has in whole. Both times are
@@ -54,64 +91,50 @@ func RangeOf(l metric.Ladder, fromMs, endedMs int64) Range {
 	return Range{l, Span{from, to}}
 }
 
-// Span returns what is done of a shard.
-func (p *Progress) Span(shard int) Span {
+// Shard returns what is done of a shard.
+func (p *Progress) Shard(shard int) Done {
 	if shard < len(p.Shards) {
 		return p.Shards[shard]
 	}
-	return Span{}
+	return nil
 }
 
-// within returns the part of a span that lies in the range. One without any such part is none.
-func (r Range) within(done Span) (Span, bool) {
-	done = Span{max(done.FromMs, r.FromMs), min(done.ToMs, r.ToMs)}
-	return done, done.FromMs < done.ToMs
+// left returns what of the range is not done.
+func (r Range) left(done Done) (out []Span) {
+	fromMs := r.FromMs
+	for _, d := range append(slices.Clip(done), Span{r.ToMs, r.ToMs}) {
+		if toMs := min(d.FromMs, r.ToMs); fromMs < toMs {
+			out = append(out, Span{fromMs, toMs})
+		}
+		fromMs = max(fromMs, d.ToMs)
+	}
+	return out
 }
 
-// Next returns the slice that comes next: newest first, since these are read most. What has ended since the last one
-// comes before that, one by one, so that what is done has no gap. ok is false if none is left.
-func (r Range) Next(done Span) (s metric.Slice, ok bool) {
-	if r.FromMs >= r.ToMs {
+// Next returns the slice that comes next: the newest, which is read most; then the others, oldest first. ok is false if
+// none is left.
+func (r Range) Next(done Done) (s metric.Slice, ok bool) {
+	left := r.left(done)
+	switch n := len(left); {
+	case n == 0:
 		return s, false
-	}
-	in, some := r.within(done)
-	switch {
-	case !some:
+	case left[n-1].ToMs == r.ToMs:
 		return r.Ladder.SliceAt(metric.Raw, r.ToMs-1), true
-	case in.ToMs < r.ToMs:
-		return r.Ladder.SliceAt(metric.Raw, in.ToMs), true
-	case r.FromMs < in.FromMs:
-		return r.Ladder.SliceAt(metric.Raw, in.FromMs-1), true
 	}
-	return s, false
+	return r.Ladder.SliceAt(metric.Raw, left[0].FromMs), true
 }
 
 // Slices returns the number of slices of the range.
-func (r Range) Slices() int { return r.count(r.Span) }
+func (r Range) Slices() int { return r.Left(nil) }
 
 // Left returns how many slices of the range are not done.
-func (r Range) Left(done Span) int {
-	in, some := r.within(done)
-	if !some {
-		return r.Slices()
+func (r Range) Left(done Done) int {
+	first := r.Ladder.SliceAt(metric.Raw, r.FromMs)
+	n := int64(0)
+	for _, s := range r.left(done) {
+		n += (s.ToMs - s.FromMs) / (first.EndMs - first.StartMs)
 	}
-	return r.Slices() - r.count(in)
-}
-
-func (r Range) count(s Span) int {
-	first := r.Ladder.SliceAt(metric.Raw, s.FromMs)
-	return int((s.ToMs - s.FromMs) / (first.EndMs - first.StartMs))
-}
-
-// With returns the span with more that is done. If there would be a gap between both, only the latter counts.
-func (s Span) With(more Span) Span {
-	switch none := (Span{}); {
-	case more == none:
-		return s
-	case s == none || s.ToMs < more.FromMs || more.ToMs < s.FromMs:
-		return more
-	}
-	return Span{min(s.FromMs, more.FromMs), max(s.ToMs, more.ToMs)}
+	return int(n)
 }
 
 // Read returns the progress. ok is false if none was kept. What is no progress counts as none: what is packed is found to be.
@@ -130,20 +153,20 @@ func Read(ctx context.Context, docs Documents) (p Progress, ok bool, err error) 
 	return p, len(p.Shards) > 0, nil
 }
 
-// Keep adds what is done of some shards. Other workers may add what is done of theirs meanwhile. oldestMs becomes
+// Keep stores what is done of some shards. Other workers may store what is done of theirs meanwhile. oldestMs becomes
 // Progress.OldestMs, and nowMs is the current time, both in Unix ms.
-func Keep(ctx context.Context, docs Documents, done map[int]Span, oldestMs, nowMs int64) error {
+func Keep(ctx context.Context, docs Documents, done map[int]Done, oldestMs, nowMs int64) error {
 	for {
 		p, _, err := Read(ctx, docs)
 		if err != nil {
 			return err
 		}
 		p.OldestMs = oldestMs
-		for shard, span := range done {
+		for shard, d := range done {
 			for len(p.Shards) <= shard {
-				p.Shards = append(p.Shards, Span{})
+				p.Shards = append(p.Shards, nil)
 			}
-			p.Shards[shard] = p.Shards[shard].With(span)
+			p.Shards[shard] = d[max(0, len(d)-mostSpans):]
 		}
 		body, err := json.Marshal(p)
 		if err != nil {
