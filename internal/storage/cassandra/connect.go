@@ -92,9 +92,12 @@ func createWatched(ctx context.Context, o *Options, config *gocql.ClusterConfig,
 	return d, nil
 }
 
-// createSession returns when ctx is done, which gocql does not check. A session that gocql still
+// createSession returns when ctx is done, which gocql does not check, and after a time in which gocql has asked several nodes:
+// a session that cannot be made is closed by gocql, which may not return from it; see closeWithin. A session that gocql still
 // makes is closed.
 func createSession(ctx context.Context, o *Options, config *gocql.ClusterConfig) (*driver, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, max(time.Minute, 10*o.Timeout), fmt.Errorf("%w: no session can be made", storage.ErrUnavailable))
+	defer cancel()
 	type made struct {
 		session *gocql.Session
 		err     error

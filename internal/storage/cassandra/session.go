@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/gocql/gocql"
 	"github.com/scylladb/gocqlx/v2"
@@ -140,7 +141,24 @@ func (d *driver) page(ctx context.Context, st statement, size int, from []byte, 
 	return f.next, nil
 }
 
-func (d *driver) close() { d.Session.Close() }
+func (d *driver) close() { closeWithin(d.Session.Close, closeLimit) }
+
+// closeLimit is how long the end of a session may take.
+const closeLimit = 5 * time.Second
+
+// closeWithin does not wait for longer than limit. gocql 1.7.0 may never return: Close waits for a goroutine to end, which has
+// ended already if a refresh of the ring was asked for at the same moment. The connections are closed by then.
+func closeWithin(end func(), limit time.Duration) {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		end()
+	}()
+	select {
+	case <-ended:
+	case <-time.After(limit):
+	}
+}
 
 // around passes every request of a session through do.
 type around struct {

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/gocql/gocql"
@@ -288,4 +289,17 @@ func TestRequestsStayInTheDataCentre(t *testing.T) {
 	require.ErrorIs(t, err, storage.ErrUnavailable)
 	_, err = readSetting(t.Context(), d, settingHome)
 	require.ErrorIs(t, err, storage.ErrUnavailable)
+}
+
+// TestCloseOfTheDriverMayNotReturn: a process that only looked around goes on.
+func TestCloseOfTheDriverMayNotReturn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ended := make(chan struct{})
+		began := time.Now()
+		closeWithin(func() { <-ended }, closeLimit)
+		require.Equal(t, closeLimit, time.Since(began), "by the clock of the bubble")
+		close(ended)
+		closeWithin(func() {}, closeLimit)
+		require.Equal(t, closeLimit, time.Since(began), "it waits for no longer than it has to")
+	})
 }
