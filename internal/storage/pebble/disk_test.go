@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/storagetest"
@@ -170,6 +171,9 @@ func TestDiskFull(t *testing.T) {
 	// Flushes and compactions end meanwhile and free some space. Keep the disk full.
 	fs.hog(32 << 20)
 	require.ErrorIs(t, st.WriteRollups(t.Context(), lease.Fence, 1, nil), storage.ErrUnavailable)
+	packed, ids := crashBatch(0).Raw[0], []blocks.ID{crashBatch(0).Raw[0].ID}
+	packed.ID = blocks.PackedID(ids)
+	require.ErrorIs(t, st.PackRaw(t.Context(), lease.Fence, packed, ids), storage.ErrUnavailable)
 	_, err = st.ClaimSchedules(t.Context(), storagetest.ClaimsOf("s", []storage.Schedule{{}}))
 	require.ErrorIs(t, err, storage.ErrUnavailable)
 

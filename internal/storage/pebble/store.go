@@ -91,7 +91,7 @@ type Store struct {
 	settingsWrites sync.Mutex
 	settingsMu     sync.Mutex
 	settings       storage.Settings
-	packed         atomic.Bool // chunks were packed since the memtable was last flushed for that
+	packed         atomic.Int64 // raw chunks replaced since the memtable was last flushed for that
 	// expired holds, by the bucket's name, the time below which Expire has removed rows.
 	expired map[string]int64
 

@@ -227,15 +227,10 @@ func (s *Store) BeginSlice(ctx context.Context, k storage.SliceKey) error {
 	})
 }
 
-// CompleteSlice implements storage.Runs. If chunks were packed, it also has the memtable flushed: there the keys of chunks that
-// are gone stay in the way of every read, and a compaction drops them.
+// CompleteSlice implements storage.Runs.
 func (s *Store) CompleteSlice(ctx context.Context, k storage.SliceKey) error {
 	return s.do(ctx, "complete slice", func() error {
-		err := s.db.Set(sliceKey(k, sliceComplete), nil, lsm.NoSync)
-		if err == nil && s.packed.Swap(false) {
-			_, err = s.db.AsyncFlush()
-		}
-		return err
+		return s.db.Set(sliceKey(k, sliceComplete), nil, lsm.NoSync)
 	})
 }
 
@@ -296,15 +291,19 @@ func (s *Store) DeleteMarks(ctx context.Context, f storage.Fence, p storage.Inde
 	return s.commit(ctx, op, f, batch)
 }
 
+// flushPacked is how many raw chunks are replaced before the memtable is flushed: there the keys of those that are gone stay in the
+// way of every read. A compaction drops them.
+const flushPacked = 16 << 10
+
 // PackRaw implements storage.Runs, as one batch. It deletes key by key for the same reason as DeleteCacheBlock.
-func (s *Store) PackRaw(ctx context.Context, f storage.Fence, packed storage.RawChunk, of []blocks.ID) error {
+func (s *Store) PackRaw(ctx context.Context, f storage.Fence, packed storage.RawChunk, replaced []blocks.ID) error {
 	const op = "pack raw chunks"
-	if err := s.disk.admit(len(packed.Data) + rowOverhead*(1+len(of))); err != nil {
+	if err := s.disk.admit(len(packed.Data) + rowOverhead*(1+len(replaced))); err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
 	batch := s.db.NewBatch()
 	old := packed
-	for _, old.ID = range of {
+	for _, old.ID = range replaced {
 		if err := batch.Delete(rawKey(&old), nil); err != nil {
 			return convert(op, closed(batch, err))
 		}
@@ -312,8 +311,12 @@ func (s *Store) PackRaw(ctx context.Context, f storage.Fence, packed storage.Raw
 	if err := batch.Set(rawKey(&packed), packed.Data, nil); err != nil {
 		return convert(op, closed(batch, err))
 	}
-	s.packed.Store(true)
-	return s.commit(ctx, op, f, batch)
+	if err := s.commit(ctx, op, f, batch); err != nil || s.packed.Add(int64(len(replaced))) < flushPacked {
+		return err
+	}
+	s.packed.Store(0)
+	_, err := s.db.AsyncFlush()
+	return convert(op, err)
 }
 
 // DeleteCacheBlock implements storage.Runs. It deletes the block's keys one by one. A range
