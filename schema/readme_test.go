@@ -19,7 +19,7 @@ func TestTablesAreDescribed(t *testing.T) {
 		cql += "\n" + strings.Join(m.For(levels), "\n")
 	}
 	tables := createTable.FindAllStringSubmatch(cql, -1)
-	require.Len(t, tables, 13+len(levels))
+	require.Len(t, tables, 10+len(levels))
 	for _, table := range tables {
 		require.Regexp(t, `\b`+regexp.QuoteMeta(table[1])+`\b`, string(readme), "README.md says nothing of a table")
 	}

@@ -102,7 +102,7 @@ func testAsleepOverTheHour(t *testing.T, b Backend) {
 	require.Equal(t, 1, runs[0].Blocks)
 	s.Drain()
 	s.MustCheck(Raw)
-	all, err := s.Store.RecentRuns(t.Context(), 100)
+	all, err := storage.RecentRuns(t.Context(), s.Store, 100)
 	require.NoError(t, err)
 	for _, r := range all {
 		require.Zero(t, r.Late, "%+v", r)

@@ -86,7 +86,7 @@ func (s *System) rowIs(level metric.Bucket, series string, timeMs int64, count u
 
 // errorsOf returns the last errors that contain all of the words.
 func (s *System) errorsOf(words ...string) (out []string) {
-	found, err := s.inspect().RecentErrors(s.t.Context())
+	found, err := storage.RecentErrors(s.t.Context(), s.inspect())
 	require.NoError(s.t, err)
 	for _, e := range found {
 		if !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(e.Message, w) }) {

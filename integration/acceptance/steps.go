@@ -47,8 +47,8 @@ func (s Steps) Interrupt(n int, do func()) {
 	}
 	for _, op := range []string{
 		"LeaseIDs", "LeasedIDs", "ClaimSchedules", "SourceSchedules", "Schedules", "Write", "RawChunks", "Rollups",
-		"Heartbeat", "Workers", "Leases", "AcquireShard", "RenewShard", "ReleaseShard",
-		"Slices", "NewestBegun", "BeginSlice", "Marks", "CacheBlock", "WriteRollups", "PackRaw", "DeleteCacheBlock", "DeleteMarks", "CompleteSlice", "RecordRun", "RecordError",
+		"PutItems", "Items", "Leases", "AcquireShard", "RenewShard", "ReleaseShard",
+		"Slices", "NewestBegun", "BeginSlice", "Marks", "CacheBlock", "WriteRollups", "PackRaw", "DeleteCacheBlock", "DeleteMarks", "CompleteSlice",
 		"Document", "Documents", "PutDocument",
 	} {
 		s.Add(storagetest.Rule{Op: op, Times: -1, Before: step})

@@ -2,9 +2,9 @@ package acceptance
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"sync"
-	"time"
 
 	"github.com/quern/quern/internal/storage"
 )
@@ -33,14 +33,6 @@ func (s *tables) CheckFit(ctx context.Context) error {
 	return s.Store.CheckFit(ctx)
 }
 
-// Heartbeat implements storage.Operations.
-func (s *tables) Heartbeat(ctx context.Context, w storage.Worker, ttl time.Duration) error {
-	if s.astray() {
-		return storage.ErrSettings
-	}
-	return s.Store.Heartbeat(ctx, w, ttl)
-}
-
 // takeRuns returns the runs recorded since the last call.
 func (s *tables) takeRuns() []storage.Run {
 	s.mu.Lock()
@@ -63,10 +55,19 @@ func (s *tables) Write(ctx context.Context, b *storage.Batch) error {
 	return s.Store.Write(ctx, b)
 }
 
-// RecordRun implements storage.Operations.
-func (s *tables) RecordRun(ctx context.Context, r storage.Run) error {
-	s.mu.Lock()
-	s.runs = append(s.runs, r)
-	s.mu.Unlock()
-	return s.Store.RecordRun(ctx, r)
+// PutItems implements storage.Items.
+func (s *tables) PutItems(ctx context.Context, es []storage.Item) error {
+	for _, e := range es {
+		if e.Kind != storage.KindRun {
+			continue
+		}
+		var r storage.Run
+		if err := json.Unmarshal(e.Value, &r); err != nil {
+			return err
+		}
+		s.mu.Lock()
+		s.runs = append(s.runs, r)
+		s.mu.Unlock()
+	}
+	return s.Store.PutItems(ctx, es)
 }

@@ -3,6 +3,7 @@ package acceptance
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -61,8 +62,14 @@ type tended struct {
 	lease storage.Lease
 }
 
-func (s *tended) Heartbeat(ctx context.Context, w storage.Worker, ttl time.Duration) error {
-	return s.Store.Heartbeat(ctx, w, min(ttl, s.lasts))
+func (s *tended) PutItems(ctx context.Context, es []storage.Item) error {
+	es = slices.Clone(es)
+	for i := range es {
+		if es[i].Kind == storage.KindWorker {
+			es[i].TTL = min(es[i].TTL, s.lasts)
+		}
+	}
+	return s.Store.PutItems(ctx, es)
 }
 
 func (s *tended) AcquireShard(ctx context.Context, shard int, owner string, ttl time.Duration) (l storage.Lease, err error) {
@@ -177,7 +184,7 @@ func testLeaseChange(t *testing.T, b Backend) {
 				steps := other.steps.Taken()
 				if k == never {
 					require.NoError(t, err)
-					for _, op := range []string{"Heartbeat", "AcquireShard", "RenewShard", "ReleaseShard", "DeleteMarks", "CompleteSlice"} {
+					for _, op := range []string{"PutItems", "AcquireShard", "RenewShard", "ReleaseShard", "DeleteMarks", "CompleteSlice"} {
 						require.Positive(t, other.store.Count(op), "the other had nothing to do: %s", op)
 					}
 				}

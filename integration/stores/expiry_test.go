@@ -81,9 +81,9 @@ func TestTimeToLive(t *testing.T) {
 	}
 	require.NoError(t, store.BeginSlice(ctx, raw))
 	require.NoError(t, store.CompleteSlice(ctx, raw))
-	require.NoError(t, store.RecordRun(ctx, storage.Run{SliceKey: raw, Worker: "a", StartedMs: nowMs, Err: "x"}))
-	require.NoError(t, store.RecordError(ctx, storage.ComponentError{Component: "c", Worker: "a", TimeMs: nowMs, SliceKey: raw, Message: "x"}))
-	require.NoError(t, store.Heartbeat(ctx, storage.Worker{ID: "a", Host: "h"}, time.Hour))
+	require.NoError(t, storage.RecordRun(ctx, store, storage.Run{SliceKey: raw, Worker: "a", StartedMs: nowMs, Err: "x"}))
+	require.NoError(t, storage.NewErrorLog(store, "c", "a").Record(ctx, storage.ComponentError{TimeMs: nowMs, SliceKey: raw, Message: "x"}))
+	require.NoError(t, storage.Heartbeat(ctx, store, storage.Worker{ID: "a", Host: "h"}, time.Hour))
 	require.NoError(t, store.PutItems(ctx, []storage.Item{
 		{ItemKey: storage.ItemKey{Kind: "annotation.long", ID: "a"}, TTL: 20 * day}, {ItemKey: storage.ItemKey{Kind: "metric", ID: "a"}},
 	}))
@@ -108,9 +108,9 @@ func TestTimeToLive(t *testing.T) {
 		{"marks of 1h, whose rows are kept for ever", "SELECT TTL(schedule_ids) FROM metrics_cache_index WHERE bucket = 1", 0},
 		{"begun slices", "SELECT TTL(begun) FROM slices WHERE bucket = 0", (31+60)*day + 4*time.Hour},
 		{"complete slices", "SELECT TTL(complete) FROM slices WHERE bucket = 0", (31+60)*day + 4*time.Hour},
-		{"runs", "SELECT TTL(error) FROM runs", 30 * day},
-		{"errors", "SELECT TTL(message) FROM errors", 7 * day},
-		{"workers", "SELECT TTL(host) FROM workers", time.Hour},
+		{"runs", "SELECT TTL(value) FROM items WHERE kind = 'run'", 30 * day},
+		{"errors", "SELECT TTL(value) FROM items WHERE kind = 'error'", 7 * day},
+		{"workers", "SELECT TTL(value) FROM items WHERE kind = 'worker'", time.Hour},
 		{"leases", "SELECT TTL(owner) FROM shards", time.Hour},
 		{"items with a TTL", "SELECT TTL(value) FROM items WHERE kind = 'annotation.long'", 20 * day},
 		{"items for ever", "SELECT TTL(value) FROM items WHERE kind = 'metric'", 0},

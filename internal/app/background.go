@@ -86,12 +86,15 @@ func (s *server) refreshes(ctx context.Context) {
 // the heartbeats also show whether the store answers. An embedded store that accepts no writes can
 // still be read.
 func (s *server) heartbeats(ctx context.Context) {
-	recorded := false
+	recorded, errorLog := false, storage.NewErrorLog(s.engine.Store, "worker", s.engine.Member.ID())
 	s.every(ctx, s.engine.Member.Every(), "heartbeat failed", func(ctx context.Context) error {
 		err := s.engine.Member.Beat(ctx)
 		unfit := errors.Is(err, storage.ErrConflict) || errors.Is(err, storage.ErrSettings)
 		if unfit && !recorded {
-			s.recordError(ctx, "worker", err)
+			e := storage.ComponentError{TimeMs: clock.NowMs(s.clk), Start: -1, Message: err.Error()}
+			if err := errorLog.Record(ctx, e); err != nil {
+				s.log.Warn("cannot record an error", "err", err)
+			}
 		}
 		if unfit || err == nil {
 			recorded = unfit
@@ -113,15 +116,6 @@ func (s *server) heartbeats(ctx context.Context) {
 	defer cancel()
 	if err := s.engine.Member.Leave(leave); err != nil {
 		s.log.Debug("last heartbeat failed", "err", err)
-	}
-}
-
-// recordError stores an error among those that the status shows.
-func (s *server) recordError(ctx context.Context, component string, err error) {
-	if rerr := s.engine.Store.RecordError(ctx, storage.ComponentError{
-		Component: component, Worker: s.engine.Member.ID(), TimeMs: clock.NowMs(s.clk), Start: -1, Message: err.Error(),
-	}); rerr != nil {
-		s.log.Warn("cannot record an error", "err", rerr)
 	}
 }
 

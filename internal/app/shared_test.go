@@ -58,14 +58,11 @@ func (s *sharedStore) Collector() prometheus.Collector {
 	return collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics())
 }
 
-func (s *sharedStore) Heartbeat(ctx context.Context, w storage.Worker, ttl time.Duration) error {
+func (s *sharedStore) PutItems(ctx context.Context, es []storage.Item) error {
 	if s.away.Load() {
 		return errAway
 	}
-	if err := s.CheckFit(ctx); err != nil {
-		return err
-	}
-	return s.Model.Heartbeat(ctx, w, ttl)
+	return s.Model.PutItems(ctx, es)
 }
 
 func (s *sharedStore) CheckFit(ctx context.Context) error {
@@ -343,7 +340,7 @@ func TestClockGoesWrong(t *testing.T) {
 		require.ErrorIs(t, s.unfit.get(), errClock)
 		st.away.Store(false)
 		time.Sleep(5 * s.engine.Member.Every())
-		errs, err := st.RecentErrors(t.Context())
+		errs, err := storage.RecentErrors(t.Context(), st)
 		require.NoError(t, err)
 		require.Len(t, errs, 1, "once, however long it lasts")
 
@@ -354,7 +351,7 @@ func TestClockGoesWrong(t *testing.T) {
 
 		// Another process has the same name, which must not hide a wrong clock.
 		namesake := storage.Worker{ID: s.engine.Member.ID(), Host: "another", StartedMs: 1}
-		require.NoError(t, st.Model.Heartbeat(t.Context(), namesake, time.Hour))
+		require.NoError(t, storage.Heartbeat(t.Context(), st.Model, namesake, time.Hour))
 		time.Sleep(s.engine.Member.Every())
 		require.Equal(t, http.StatusOK, report().Code, "it may take reports")
 		st.clockOff.Store(true)

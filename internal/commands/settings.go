@@ -82,7 +82,7 @@ func SetSettings(ctx context.Context, cfg config.Settings, stdout, stderr io.Wri
 
 // nobodyRuns returns an error if processes of the store are alive.
 func nobodyRuns(ctx context.Context, st storage.Store) error {
-	workers, err := st.Workers(ctx)
+	workers, err := storage.Workers(ctx, st)
 	if err != nil || len(workers) == 0 {
 		return err
 	}

@@ -42,7 +42,7 @@ func TestNothingIsDroppedUnfit(t *testing.T) {
 			clk.Jump(9 * 24 * time.Hour)
 			_, err := r.RunDue(t.Context())
 			require.Greater(t, asked, 1)
-			runs, rerr := store.RecentRuns(t.Context(), 100)
+			runs, rerr := storage.RecentRuns(t.Context(), store, 100)
 			require.NoError(t, rerr)
 			if refuses == nil {
 				require.NoError(t, err)
@@ -90,7 +90,7 @@ func TestClockAheadForAMoment(t *testing.T) {
 		}
 		_, err := r.RunDue(t.Context())
 		require.NoError(t, err)
-		runs, err := store.RecentRuns(t.Context(), 100)
+		runs, err := storage.RecentRuns(t.Context(), store, 100)
 		require.NoError(t, err)
 		for _, run := range runs {
 			require.Zero(t, run.Dropped, "reading %d", n)

@@ -62,7 +62,7 @@ func TestDamageDoesNotFlood(t *testing.T) {
 		require.EqualValues(t, 1, row.Count)
 	}
 	require.Equal(t, map[string]int{"raw_metrics": 3 * 7, "metrics_cache": 0, "rollups": 0, "metrics_cache_index": 0}, counted(t, reg, name), "in three attempts")
-	errs, err := store.RecentErrors(t.Context())
+	errs, err := storage.RecentErrors(t.Context(), store)
 	require.NoError(t, err)
 	require.Len(t, errs, 1)
 	said := errs[0].Message
@@ -111,7 +111,7 @@ func TestDamagedRows(t *testing.T) {
 			above[row.Schedule] = row
 		}
 		require.Len(t, above, 8)
-		errs, err := store.RecentErrors(t.Context())
+		errs, err := storage.RecentErrors(t.Context(), store)
 		require.NoError(t, err)
 		require.Len(t, errs, 1)
 		return above, errs[0].Message, counted(t, reg, "quern_aggregation_damaged_chunks_total")

@@ -249,7 +249,7 @@ func TestWorkersAndDamagedMarks(t *testing.T) {
 			require.NoError(t, w.pass())
 			require.Empty(t, w.opened())
 			require.Len(t, rows(t, w.store), 50*hoursOfWorkers)
-			errs, err := w.store.RecentErrors(t.Context())
+			errs, err := storage.RecentErrors(t.Context(), w.store)
 			require.NoError(t, err)
 			require.NotEmpty(t, errs)
 			for _, e := range errs {

@@ -97,7 +97,7 @@ func (r *Runner) Run(ctx context.Context, k storage.SliceKey) (storage.Run, erro
 		}
 	}
 	r.metrics.run(name, u.slice, rec, err)
-	if rerr := r.store.RecordRun(ctx, rec); rerr != nil && err == nil {
+	if rerr := storage.RecordRun(ctx, r.store, rec); rerr != nil && err == nil {
 		// The slice is complete. A missing record is no reason to run it again.
 		r.opts.Logger.Warn("cannot record the run", "slice", u.slice, "err", rerr)
 	}

@@ -87,6 +87,7 @@ type Runner struct {
 	opts     Options
 	metrics  *metrics
 	reported reported
+	errors   *storage.ErrorLog
 	progress progress
 	packer   *packer
 }
@@ -98,6 +99,7 @@ func NewRunner(p Parts, opts Options) *Runner {
 	return &Runner{
 		store: p.Store, member: p.Member, cache: p.Cache, recovery: p.Recovery, ladder: settings.Ladder,
 		clk: p.Clock, opts: opts, metrics: newMetrics(opts.Metrics, settings.Ladder),
+		errors:   storage.NewErrorLog(p.Store, "aggregator", p.Member.ID()),
 		progress: newProgress(settings.IndexPartitions), packer: newPacker(p.Clock, opts.PackRate),
 	}
 }
@@ -138,9 +140,8 @@ func (r *Runner) slice(k storage.SliceKey) metric.Slice { return r.ladder.SliceA
 // report logs an error and stores it among the last errors that the status shows.
 func (r *Runner) report(ctx context.Context, k storage.SliceKey, start metric.ScheduleID, err error) {
 	r.opts.Logger.Warn("aggregation error", "bucket", r.ladder.Name(k.Bucket), "slice", r.slice(k), "block", start, "err", err)
-	if rerr := r.store.RecordError(ctx, storage.ComponentError{
-		Component: "aggregator", Worker: r.member.ID(), TimeMs: clock.NowMs(r.clk),
-		SliceKey: k, Start: start, Message: err.Error(),
+	if rerr := r.errors.Record(ctx, storage.ComponentError{
+		TimeMs: clock.NowMs(r.clk), SliceKey: k, Start: start, Message: err.Error(),
 	}); rerr != nil {
 		r.opts.Logger.Warn("cannot record an error", "err", rerr)
 	}

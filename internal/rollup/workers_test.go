@@ -50,7 +50,7 @@ func TestTwoWorkers(t *testing.T) {
 	require.Equal(t, 100, first.Blocks+second.Blocks)
 	require.Equal(t, 100, first.BlockQueries+second.BlockQueries)
 
-	runs, err := store.RecentRuns(t.Context(), 10)
+	runs, err := storage.RecentRuns(t.Context(), store, 10)
 	require.NoError(t, err)
 	require.Len(t, runs, 2, "each of its own part")
 	leases, err := store.Leases(t.Context())
@@ -140,7 +140,7 @@ func TestNamesake(t *testing.T) {
 	_, err := e.Runner.Run(t.Context(), k)
 	require.ErrorIs(t, err, rollup.ErrShared)
 	require.Empty(t, rows(t, store))
-	runs, err := store.RecentRuns(t.Context(), 10)
+	runs, err := storage.RecentRuns(t.Context(), store, 10)
 	require.NoError(t, err)
 	require.Empty(t, runs)
 }

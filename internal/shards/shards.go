@@ -33,8 +33,7 @@ const DefaultTimeout = 30 * time.Second
 type Store interface {
 	Settings() storage.Settings
 	CheckFit(ctx context.Context) error
-	Heartbeat(ctx context.Context, w storage.Worker, ttl time.Duration) error
-	Workers(ctx context.Context) ([]storage.Worker, error)
+	storage.Items
 	AcquireShard(ctx context.Context, shard int, owner string, ttl time.Duration) (storage.Lease, error)
 	RenewShard(ctx context.Context, l storage.Lease, ttl time.Duration) error
 	ReleaseShard(ctx context.Context, shard int, owner string) error
@@ -136,15 +135,13 @@ func (m *Member) tries() {
 func (m *Member) beat(ctx context.Context, ttl time.Duration) error {
 	m.tries()
 	err := m.checkName(ctx)
-	switch {
-	case err == nil:
+	if err == nil || errors.Is(err, storage.ErrConflict) { // without its name it takes no shards, but may take reports
+		err = errors.Join(err, m.store.CheckFit(ctx))
+	}
+	if err == nil {
 		self := m.self
 		self.SeenMs = clock.NowMs(m.clk)
-		err = m.store.Heartbeat(ctx, self, ttl)
-	case errors.Is(err, storage.ErrConflict):
-		// It takes no shards, but may take reports, so do the check that the heartbeat would have
-		// done.
-		err = errors.Join(err, m.store.CheckFit(ctx))
+		err = storage.Heartbeat(ctx, m.store, self, ttl)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -159,7 +156,7 @@ func (m *Member) beat(ctx context.Context, ttl time.Duration) error {
 }
 
 func (m *Member) checkName(ctx context.Context) error {
-	found, err := m.store.Workers(ctx)
+	found, err := storage.Workers(ctx, m.store)
 	if err != nil {
 		return err
 	}
@@ -184,7 +181,7 @@ func (m *Member) Mine(ctx context.Context) ([]int, error) {
 	if unfit != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnfit, unfit)
 	}
-	found, err := m.store.Workers(ctx)
+	found, err := storage.Workers(ctx, m.store)
 	if err != nil {
 		return nil, err
 	}

@@ -132,6 +132,12 @@ func TestNamesakes(t *testing.T) {
 		require.ErrorIs(t, err, storage.ErrSettings)
 		refused(second)
 
+		// A heartbeat by a wrong clock is not recorded.
+		store.Fail("CheckFit", blocks.Range{}, 1, storage.ErrSettings)
+		store.Forget()
+		require.ErrorIs(t, first.Beat(t.Context()), storage.ErrSettings)
+		require.Zero(t, store.Count("PutItems"))
+
 		// The first process ends. Its name is free when its heartbeat has expired.
 		time.Sleep(DefaultTimeout)
 		require.NoError(t, second.Beat(t.Context()))
@@ -141,7 +147,7 @@ func TestNamesakes(t *testing.T) {
 
 		// Both have looked before either has written: the process that wrote first finds out.
 		third := aggregator(store, "same")
-		rule := storagetest.Rule{Op: "Heartbeat", Times: 1, Before: func() error { return store.Store.Heartbeat(t.Context(), second.self, time.Minute) }}
+		rule := storagetest.Rule{Op: "PutItems", Times: 1, Before: func() error { return storage.Heartbeat(t.Context(), store.Store, second.self, time.Minute) }}
 		time.Sleep(DefaultTimeout)
 		store.Add(rule)
 		require.NoError(t, third.Beat(t.Context()))
@@ -301,7 +307,7 @@ func TestLapsed(t *testing.T) {
 		require.NoError(t, m.Lapsed())
 		time.Sleep(time.Second)
 		require.ErrorContains(t, m.Lapsed(), "no heartbeat for longer than 30s")
-		store.Fail("Workers", blocks.Range{}, 1, storage.ErrUnavailable)
+		store.Fail("Items", blocks.Range{}, 1, storage.ErrUnavailable)
 		require.ErrorIs(t, m.Beat(t.Context()), storage.ErrUnavailable)
 		require.Error(t, m.Lapsed(), "nobody has answered")
 		require.NoError(t, m.Beat(t.Context()))
@@ -309,7 +315,7 @@ func TestLapsed(t *testing.T) {
 
 		for range 10 {
 			time.Sleep(m.Every())
-			store.Fail("Workers", blocks.Range{}, 1, storage.ErrUnavailable)
+			store.Fail("Items", blocks.Range{}, 1, storage.ErrUnavailable)
 			require.ErrorIs(t, m.Beat(t.Context()), storage.ErrUnavailable)
 			require.NoError(t, m.Lapsed())
 		}

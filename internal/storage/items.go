@@ -23,8 +23,10 @@ type ItemKey struct{ Kind, ID string }
 type Item struct {
 	ItemKey
 	Value []byte
-	// TTL is how long PutItems keeps the item from now; 0 is for ever. Reads do not say it.
-	TTL time.Duration
+	// TTL is how long PutItems keeps the item from now; 0 is for ever. Reads do not say it. Nor do they say Protects: a
+	// store that keeps room free for itself takes such an item into that room, too.
+	TTL      time.Duration
+	Protects bool
 }
 
 // Items accesses the table items: values that nobody compares before they are replaced. Of two writers the later one

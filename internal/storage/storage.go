@@ -329,50 +329,6 @@ type Lease struct {
 	ExpiresMs int64
 }
 
-// Worker is one row of the workers table.
-type Worker struct {
-	ID        string
-	Host      string
-	StartedMs int64
-	SeenMs    int64
-	// Aggregates says that the worker takes a share of the shards.
-	Aggregates bool
-}
-
-// Run is the record of one run of one slice.
-type Run struct {
-	SliceKey
-	Worker    string        `json:"worker"`
-	StartedMs int64         `json:"started_ms"`
-	Duration  time.Duration `json:"duration_ns"`
-	// Blocks is the number of blocks ground, Schedules the number of roll-up rows written.
-	Blocks    int `json:"blocks"`
-	Schedules int `json:"schedules"`
-	// BlockQueries counts the reads of cache blocks, and of raw or roll-up blocks where the cache
-	// could not serve. IndexQueries counts the paged reads of index partitions.
-	BlockQueries int `json:"block_queries"`
-	IndexQueries int `json:"index_queries"`
-	// Late counts the schedules recomputed for late data, Rescheduled the blocks put off to a later
-	// slice, Dropped the marks dropped because their input has expired.
-	Late        int `json:"late"`
-	Rescheduled int `json:"rescheduled"`
-	Dropped     int `json:"dropped"`
-	// Err says why the run was aborted. It is empty when the slice was completed.
-	Err string `json:"error,omitempty"`
-}
-
-// ComponentError is one row of the errors table.
-type ComponentError struct {
-	Component string `json:"component"`
-	Worker    string `json:"worker"`
-	TimeMs    int64  `json:"time_ms"`
-	// Bucket, StartMs and Start say where the error happened. Start is -1 when no block is
-	// concerned.
-	SliceKey
-	Start   metric.ScheduleID `json:"start"`
-	Message string            `json:"message"`
-}
-
 // Settings are recorded when a store is created. Only the epochs and the policy may change later.
 type Settings struct {
 	Ladder metric.Ladder
@@ -619,19 +575,8 @@ type Reader interface {
 	Rollups(ctx context.Context, level metric.Bucket, ids blocks.Range, fromMs, toMs int64) iter.Seq2[metric.RollupRow, error]
 }
 
-// Operations stores what operators see.
+// Operations reads what operators see.
 type Operations interface {
-	RecordRun(ctx context.Context, r Run) error
-	// RecentRuns returns the last runs, newest first.
-	RecentRuns(ctx context.Context, limit int) ([]Run, error)
-	RecordError(ctx context.Context, e ComponentError) error
-	// RecentErrors returns the last 10 errors of each component, newest first.
-	RecentErrors(ctx context.Context) ([]ComponentError, error)
-	// Heartbeat records that a worker is alive. The row expires after ttl, or when a store that
-	// belongs to one process is closed. If CheckFit returns ErrSettings, so does Heartbeat, and it
-	// records nothing.
-	Heartbeat(ctx context.Context, w Worker, ttl time.Duration) error
-	Workers(ctx context.Context) ([]Worker, error)
 	// RowFence returns the fence that a roll-up row was written with. Readers do not see writes
 	// with a lower fence. It returns 0 where there is no row, or where the store does not keep the
 	// fence because it refuses lower fences.

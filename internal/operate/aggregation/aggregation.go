@@ -78,10 +78,23 @@ func (s *state) without(ctx context.Context, what string, err error) error {
 	if !storage.IsAway(err) || ctx.Err() != nil {
 		return err
 	}
+	s.unread(what, err)
+	return nil
+}
+
+// withoutSome is without for a list that has what can be read of damaged records.
+func (s *state) withoutSome(ctx context.Context, what string, err error) error {
+	if errors.Is(err, storage.ErrCorrupt) {
+		s.unread(what, err)
+		return nil
+	}
+	return s.without(ctx, what, err)
+}
+
+func (s *state) unread(what string, err error) {
 	if len(s.Unread) < shownUnread {
 		s.Unread = append(s.Unread, what+": "+err.Error())
 	}
-	return nil
 }
 
 // gaps returns what err says cannot be read of the slices of buckets. It is then among the unread.
@@ -100,9 +113,9 @@ func (s *state) gaps(ctx context.Context, err error) ([]storage.Gap, error) {
 
 // records returns the last runs and errors, newest first. known says whether the runs could be read.
 func (s *state) records(ctx context.Context, most int) (runs []storage.Run, faults []storage.ComponentError, known bool, err error) {
-	runs, rerr := s.store.RecentRuns(ctx, most)
-	faults, ferr := s.store.RecentErrors(ctx)
-	return runs, faults, rerr == nil, errors.Join(s.without(ctx, "the last runs", rerr), s.without(ctx, "the last errors", ferr))
+	runs, rerr := storage.RecentRuns(ctx, s.store, most)
+	faults, ferr := storage.RecentErrors(ctx, s.store)
+	return runs, faults, rerr == nil, errors.Join(s.withoutSome(ctx, "the last runs", rerr), s.withoutSome(ctx, "the last errors", ferr))
 }
 
 // levels returns all buckets, raw first.
@@ -123,7 +136,7 @@ func (r *Reader) levels() []wire.Level {
 
 // readWorkers fills in the workers, and the shards with their owners.
 func (s *state) readWorkers(ctx context.Context) error {
-	workers, err := s.store.Workers(ctx)
+	workers, err := storage.Workers(ctx, s.store)
 	leases, lerr := s.store.Leases(ctx)
 	if err := errors.Join(err, lerr); err != nil {
 		return err

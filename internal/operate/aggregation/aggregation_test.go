@@ -3,6 +3,8 @@ package aggregation_test
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -85,7 +87,7 @@ func TestNothing(t *testing.T) {
 func TestHistory(t *testing.T) {
 	w := newWorld(t)
 	for _, wk := range []storage.Worker{{ID: "w1", Host: "h", StartedMs: 1, SeenMs: 2, Aggregates: true}, {ID: "w2"}} {
-		require.NoError(t, w.Heartbeat(t.Context(), wk, time.Hour))
+		require.NoError(t, storage.Heartbeat(t.Context(), w, wk, time.Hour))
 	}
 	_, err := w.AcquireShard(t.Context(), 1, "w2", time.Second)
 	require.NoError(t, err)
@@ -93,14 +95,12 @@ func TestHistory(t *testing.T) {
 		SliceKey: storage.SliceKey{Bucket: 1, StartMs: 21600000}, Worker: "w1", StartedMs: 5, Duration: 1500 * time.Millisecond,
 		Blocks: 1, Schedules: 2, BlockQueries: 3, IndexQueries: 4, Late: 5, Rescheduled: 6, Dropped: 7, Err: "gone",
 	}, {}} {
-		require.NoError(t, w.RecordRun(t.Context(), r))
+		require.NoError(t, storage.RecordRun(t.Context(), w, r))
 	}
-	for _, e := range []storage.ComponentError{
-		{Component: "lease", Start: -1},
-		{Component: "run", Worker: "w1", TimeMs: 4, SliceKey: storage.SliceKey{Bucket: 2, StartMs: 6}, Start: 128, Message: "no"},
-	} {
-		require.NoError(t, w.RecordError(t.Context(), e))
-	}
+	require.NoError(t, storage.NewErrorLog(w, "lease", "").Record(t.Context(), storage.ComponentError{Start: -1}))
+	require.NoError(t, storage.NewErrorLog(w, "run", "w1").Record(t.Context(), storage.ComponentError{
+		TimeMs: 4, SliceKey: storage.SliceKey{Bucket: 2, StartMs: 6}, Start: 128, Message: "no",
+	}))
 	require.JSONEq(t, `{`+levels+`,`+idle+`,
 		"runs":[
 			{"bucket":"1h","slice":21600000,"worker":"w1","started":5,"seconds":1.5,"blocks":1,"schedules":2,"block_queries":3,
@@ -138,23 +138,49 @@ func TestBuckets(t *testing.T) {
 func TestUnread(t *testing.T) {
 	away := fmt.Errorf("%w: its copies are gone", storage.ErrUnavailable)
 	for op, want := range map[string]string{
-		"RecentRuns":   `"unread":["the last runs: `,
-		"RecentErrors": `"unread":["the last errors: `,
-		"Marks":        `"unread":["marks of raw slice `,
+		"run":   `"unread":["the last runs: `,
+		"error": `"unread":["the last errors: `,
+		"Marks": `"unread":["marks of raw slice `,
 	} {
 		w := newWorld(t)
 		w.mark(raw(10), raw(10), 0)
-		w.Add(storagetest.Rule{Op: op, Times: -1, Before: func() error { return away }})
+		w.fail(op, away)
 		require.Contains(t, w.status(false), want)
 	}
 	for op, err := range map[string]error{
-		"Workers": away, "Leases": away, "RecentRuns": storage.ErrCorrupt, "RecentErrors": storage.ErrCorrupt, "Marks": storage.ErrCorrupt,
+		"worker": away, "Leases": away, "Marks": storage.ErrCorrupt,
 	} {
 		w := newWorld(t)
 		w.mark(raw(10), raw(10), 0)
-		w.Add(storagetest.Rule{Op: op, Times: -1, Before: func() error { return err }})
+		w.fail(op, err)
 		_, got := w.r.AggregationStatus(t.Context(), false)
 		require.ErrorIs(t, got, err, op)
+	}
+}
+
+// fail makes the reads of one of the journal's kinds fail, or those that have a method of their own.
+func (w *world) fail(read string, err error) {
+	rule := storagetest.Rule{Op: read, Times: -1, Before: func() error { return err }}
+	if slices.Contains([]string{storage.KindRun, storage.KindError, storage.KindWorker}, read) {
+		rule.Op, rule.Kind = "Items", read
+	}
+	w.Add(rule)
+}
+
+// TestDamagedRecords: of runs and errors the status has what can be read, and names what cannot. Of heartbeats none is
+// damaged for long.
+func TestDamagedRecords(t *testing.T) {
+	w := newWorld(t)
+	for n, kind := range []string{storage.KindRun, storage.KindError, storage.KindWorker} {
+		w.status(false)
+		require.NoError(t, w.PutItems(t.Context(), []storage.Item{{ItemKey: storage.ItemKey{Kind: kind, ID: "by hand"}, Value: []byte("{")}}))
+		require.Equal(t, min(n+1, 2), strings.Count(w.status(false), `item \"by hand\" of the kind`))
+	}
+	require.NoError(t, storage.RecordRun(t.Context(), w, storage.Run{Worker: "w1"}))
+	require.NoError(t, storage.NewErrorLog(w, "run", "w2").Record(t.Context(), storage.ComponentError{}))
+	require.NoError(t, storage.Heartbeat(t.Context(), w, storage.Worker{ID: "w3"}, time.Hour))
+	for _, worker := range []string{`"worker":"w1"`, `"worker":"w2"`, `"id":"w3"`} {
+		require.Contains(t, w.status(false), worker)
 	}
 }
 

@@ -66,11 +66,12 @@ func TestSlices(t *testing.T) {
 		{SliceKey: raw(7), Worker: "a", StartedMs: raw(8).StartMs, Dropped: 2},
 		{SliceKey: raw(8), Worker: "a", StartedMs: raw(9).StartMs, Err: "gone"},
 	} {
-		require.NoError(t, w.RecordRun(t.Context(), r))
+		require.NoError(t, storage.RecordRun(t.Context(), w, r))
 	}
+	errorLog := storage.NewErrorLog(w, "run", "a")
 	for i := range 7 {
-		require.NoError(t, w.RecordError(t.Context(), storage.ComponentError{
-			Component: "run", TimeMs: raw(9).StartMs + int64(i)*1000, SliceKey: raw(8), Start: -1, Message: fmt.Sprint("no ", i),
+		require.NoError(t, errorLog.Record(t.Context(), storage.ComponentError{
+			TimeMs: raw(9).StartMs + int64(i)*1000, SliceKey: raw(8), Start: -1, Message: fmt.Sprint("no ", i),
 		}))
 	}
 
@@ -118,7 +119,7 @@ func TestSlicesAreBounded(t *testing.T) {
 
 	// Runs before the oldest that is looked at are unknown.
 	for i := range 10_001 {
-		require.NoError(t, w.RecordRun(t.Context(), storage.Run{SliceKey: raw(11), StartedMs: raw(12).StartMs + int64(i)}))
+		require.NoError(t, storage.RecordRun(t.Context(), w, storage.Run{SliceKey: raw(11), StartedMs: raw(12).StartMs + int64(i)}))
 	}
 	got = w.slices(raw(9), raw(13))
 	require.Equal(t, raw(12).StartMs+1, *got.RunsSince)
@@ -136,20 +137,18 @@ func TestSlicesAreBounded(t *testing.T) {
 // TestUnreadSlices: the time line does without what is out of reach, and says so.
 func TestUnreadSlices(t *testing.T) {
 	away := fmt.Errorf("%w: its copies are gone", storage.ErrUnavailable)
-	for op, want := range map[string]string{
-		"RecentRuns": "the last runs: ", "RecentErrors": "the last errors: ", "Marks": "marks of raw slice ",
-	} {
+	for op, want := range map[string]string{"run": "the last runs: ", "error": "the last errors: ", "Marks": "marks of raw slice "} {
 		w := newWorld(t)
 		w.mark(raw(10), raw(10), 0)
-		w.Add(storagetest.Rule{Op: op, Times: -1, Before: func() error { return away }})
+		w.fail(op, away)
 		got := w.slices(raw(9), raw(13))
 		require.Len(t, got.Unread, 1)
 		require.Contains(t, got.Unread[0], want)
 		require.Equal(t, "[10 outstanding]", states(got.Buckets[0]))
-		require.Equal(t, op == "RecentRuns", got.RunsSince != nil)
-		require.Equal(t, op == "RecentRuns", got.Buckets[0].Slices[0].RunsUnknown)
+		require.Equal(t, op == "run", got.RunsSince != nil)
+		require.Equal(t, op == "run", got.Buckets[0].Slices[0].RunsUnknown)
 	}
-	for _, op := range []string{"RecentRuns", "RecentErrors", "Marks", "Slices"} {
+	for _, op := range []string{"Marks", "Slices"} {
 		w := newWorld(t)
 		w.mark(raw(10), raw(10), 0)
 		w.Add(storagetest.Rule{Op: op, Times: -1, Before: func() error { return storage.ErrCorrupt }})

@@ -119,10 +119,10 @@ func withhold(text *string) {
 func (x *Explainer) look(ctx context.Context) (*around, error) {
 	a := &around{leases: map[int]storage.Lease{}}
 	var err error
-	if a.runs, err = x.Store.RecentRuns(ctx, lookedRuns); err != nil {
+	if a.runs, err = storage.RecentRuns(ctx, x.Store, lookedRuns); err != nil {
 		return nil, err
 	}
-	if a.errs, err = x.Store.RecentErrors(ctx); err != nil {
+	if a.errs, err = storage.RecentErrors(ctx, x.Store); err != nil {
 		return nil, err
 	}
 	if bound.FromContext(ctx) != nil {
@@ -131,7 +131,7 @@ func (x *Explainer) look(ctx context.Context) (*around, error) {
 			withhold(&a.runs[i].Err)
 		}
 	}
-	workers, err := x.Store.Workers(ctx)
+	workers, err := storage.Workers(ctx, x.Store)
 	if err != nil {
 		return nil, err
 	}

@@ -578,7 +578,7 @@ func TestTooManySamples(t *testing.T) {
 
 // TestAway: an error of any store operation is the answer.
 func TestAway(t *testing.T) {
-	for _, op := range []string{"RecentRuns", "RecentErrors", "Workers", "Leases", "Slices", "Marks", "RawChunks", "Rollups"} {
+	for _, op := range []string{"Items", "Leases", "Slices", "Marks", "RawChunks", "Rollups"} {
 		w := newWorld(t, nil)
 		w.report(clockAt(10, 10), 1)
 		w.store.Add(storagetest.Rule{Op: op, Times: -1, Before: func() error { return storage.ErrUnavailable }})

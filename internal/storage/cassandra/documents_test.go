@@ -151,6 +151,33 @@ func TestItemTimeToLive(t *testing.T) {
 	}
 }
 
+// A row whose value has expired is no item, one with an empty value is. The first page is short.
+func TestPagesOfItems(t *testing.T) {
+	value := func(s string) *[]byte { b := []byte(s); return &b }
+	p := &itemPages{pages: [][]itemRow{{{"a", value("x")}, {"b", nil}}, {}, {{"c", value("")}}}}
+	found := gather(t, storeOver(t, p).Items(t.Context(), "kind", "", ""))
+	require.Equal(t, []storage.Item{
+		{ItemKey: storage.ItemKey{Kind: "kind", ID: "a"}, Value: []byte("x")}, {ItemKey: storage.ItemKey{Kind: "kind", ID: "c"}, Value: []byte{}},
+	}, found)
+	require.Equal(t, []int{firstItems, itemRows, itemRows}, p.sizes)
+}
+
+// itemPages has these pages of items.
+type itemPages struct {
+	recorder
+	pages [][]itemRow
+	sizes []int
+}
+
+func (p *itemPages) page(_ context.Context, _ statement, size int, _ []byte, dest any) (next []byte, err error) {
+	*dest.(*[]itemRow) = p.pages[len(p.sizes)]
+	p.sizes = append(p.sizes, size)
+	if len(p.sizes) < len(p.pages) {
+		next = []byte("more")
+	}
+	return next, nil
+}
+
 // However a put or a delete of items fails: what was there is there, or what comes, and a repeat leads to the end.
 func TestFaultsOfItems(t *testing.T) {
 	p := start(t, place(t))

@@ -14,8 +14,11 @@ const (
 	cqlDropItem  = `DELETE FROM items WHERE kind = ? AND id = ?`
 )
 
-// itemRows is how many items a page has.
-const itemRows = 1000
+// firstItems and itemRows are how many items the first page has, and each other one. Some look at the first few items only.
+const (
+	firstItems = 100
+	itemRows   = 1000
+)
 
 // PutItems implements storage.Items.
 func (s *Store) PutItems(ctx context.Context, es []storage.Item) error {
@@ -63,8 +66,10 @@ func (s *Store) writeItems(ctx context.Context, byKind map[string][]statement) e
 }
 
 type itemRow struct {
-	ID    string `db:"id"`
-	Value []byte `db:"value"`
+	ID string `db:"id"`
+	// Value is nil in a row that expires. A put that was sent twice, for lack of an answer, has two expiry times. Between
+	// them a read that meets both finds only the key: at equal write timestamps the expired cell wins.
+	Value *[]byte `db:"value"`
 }
 
 // Items implements storage.Items.
@@ -77,10 +82,17 @@ func (s *Store) Items(ctx context.Context, kind, from, to string) iter.Seq2[stor
 		case to == "":
 			read = stmt(cqlReadLast, kind, from)
 		}
-		for r, err := range rows[itemRow](ctx, s.session, itemRows, read) {
-			e := storage.Item{ItemKey: storage.ItemKey{Kind: kind, ID: r.ID}, Value: r.Value}
-			if !yield(e, named("items", err)) || err != nil {
+		size := firstItems
+		for page, err := range paged[itemRow](ctx, s.session, func() int { return size }, read) {
+			if err != nil {
+				yield(storage.Item{}, named("items", err))
 				return
+			}
+			size = itemRows
+			for _, r := range page {
+				if r.Value != nil && !yield(storage.Item{ItemKey: storage.ItemKey{Kind: kind, ID: r.ID}, Value: *r.Value}, nil) {
+					return
+				}
 			}
 		}
 	}

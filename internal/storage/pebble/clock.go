@@ -47,18 +47,13 @@ func (s *Store) AcceptClock(ctx context.Context) error {
 
 // Confirms implements storage.Store.
 func (s *Store) Confirms(_ context.Context, now clock.Reading) error {
-	return unwritable(s.gate.Confirms(now))
-}
-
-// unwritable makes a refusal of the gate the error of a write.
-func unwritable(err error) error {
-	if err == nil {
-		return nil
+	if err := s.gate.Confirms(now); err != nil {
+		return fmt.Errorf("%w: %w", storage.ErrUnavailable, err)
 	}
-	return fmt.Errorf("%w: %w", storage.ErrUnavailable, err)
+	return nil
 }
 
-// CheckFit implements storage.Store.
+// CheckFit implements storage.Store. It is called at each heartbeat, and keeps the time for later processes.
 func (s *Store) CheckFit(ctx context.Context) error {
 	if err := s.begin(ctx, "check the clock"); err != nil {
 		return err
@@ -66,7 +61,7 @@ func (s *Store) CheckFit(ctx context.Context) error {
 	if err := s.gate.Check(); err != nil {
 		return refusal{err}
 	}
-	return nil
+	return s.sawTime(ctx)
 }
 
 // sawTime stores the newest time seen every keepClock. The write is synced: no other synced write may come for

@@ -21,15 +21,16 @@ import (
 )
 
 // TestStuckDisk has the disk keep a sync of the log from returning, for each operation that waits
-// for one and keeps its locks. Operations that take no context, and those that need nothing of the disk, still return. So do those
+// for one and keeps its locks. Operations that take no context, and reads, still return. So do those
 // that need the locks, when their contexts end.
 func TestStuckDisk(t *testing.T) {
 	later := storagetest.TestSettings().Policy
 	later.Retention = storage.Retention{24 * time.Hour}
 	for name, stuck := range map[string]func(ctx context.Context, st *Store) error{
 		"heartbeat": func(ctx context.Context, st *Store) error {
-			return st.Heartbeat(ctx, storage.Worker{ID: "a"}, time.Hour)
+			return storage.Heartbeat(ctx, st, storage.Worker{ID: "a"}, time.Hour)
 		},
+		"check the clock":  func(ctx context.Context, st *Store) error { return st.CheckFit(ctx) },
 		"accept the clock": func(ctx context.Context, st *Store) error { return st.AcceptClock(ctx) },
 		"set policy":       func(ctx context.Context, st *Store) error { return st.SetPolicy(ctx, later) },
 		"add epoch": func(ctx context.Context, st *Store) error {
@@ -50,7 +51,7 @@ func TestStuckDisk(t *testing.T) {
 			opts.Clock = clk
 			st, err := Open("/data", opts)
 			require.NoError(t, err)
-			require.NoError(t, st.Heartbeat(t.Context(), storage.Worker{ID: "b"}, 24*time.Hour))
+			require.NoError(t, storage.Heartbeat(t.Context(), st, storage.Worker{ID: "b"}, 24*time.Hour))
 			clk.Set(clk.Now().Add(time.Hour)) // a time to write down
 			disk.holds.Store(true)
 			done := make(chan error, 1)
@@ -60,12 +61,12 @@ func TestStuckDisk(t *testing.T) {
 			answered := make(chan struct{})
 			go func() {
 				defer close(answered)
-				workers, err := st.Workers(t.Context())
+				workers, err := storage.Workers(t.Context(), st)
 				assert.NoError(t, err)
 				assert.NotEmpty(t, workers)
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 				defer cancel()
-				assert.ErrorIs(t, st.Heartbeat(ctx, storage.Worker{ID: "c"}, time.Hour), storage.ErrTimeout)
+				assert.ErrorIs(t, storage.Heartbeat(ctx, st, storage.Worker{ID: "c"}, time.Hour), storage.ErrTimeout)
 				locked := map[string]func(context.Context) error{
 					"lease a shard": func(ctx context.Context) error { return st.ReleaseShard(ctx, 0, "w") },
 					"lease ids":     func(ctx context.Context) error { return second(st.LeaseIDs(ctx, 1)) },

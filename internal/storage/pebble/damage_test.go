@@ -2,7 +2,6 @@ package pebble
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"io"
 	"math"
@@ -115,6 +114,14 @@ func TestDamagedCacheBlockIsDeleted(t *testing.T) {
 	require.NoError(t, st.Close())
 }
 
+// putBeforeRaw puts so much between the settings and the raw chunks that they lie in different blocks.
+func putBeforeRaw(t *testing.T, st *Store) {
+	t.Helper()
+	for n := range 1000 {
+		require.NoError(t, st.db.Set(documentKey(keptDocument(n, 1).DocumentKey), make([]byte, 100), lsm.NoSync))
+	}
+}
+
 // Rows expire although the first block that holds any is damaged, in each table. What is younger
 // stays.
 func TestDamagedBlocksExpire(t *testing.T) {
@@ -133,15 +140,11 @@ func TestDamagedBlocksExpire(t *testing.T) {
 		require.NoError(t, batch.Set(sliceKey(at(n), sliceOpen), nil, nil))
 		require.NoError(t, batch.Set(sliceKey(at(n), sliceBegun), nil, nil))
 		require.NoError(t, batch.Set(sliceKey(at(n), sliceComplete), nil, nil))
-		r := storage.Run{Worker: "w", StartedMs: at(n).StartMs}
-		value, err := json.Marshal(r)
-		require.NoError(t, err)
-		require.NoError(t, batch.Set(runKey(&r), value, nil))
 	}
 	require.NoError(t, closed(batch, batch.Commit(lsm.Sync)))
+	putBeforeRaw(t, st)
 	firstRaw := rawKey(&crashBatch(0).Raw[0])
-	oldRun := runKey(&storage.Run{Worker: "w", StartedMs: at(slices / 4).StartMs})
-	damageBlocks(t, st, fs, firstRaw, sliceKey(at(slices/2), sliceOpen), oldRun)
+	damageBlocks(t, st, fs, firstRaw, sliceKey(at(slices/2), sliceOpen))
 
 	opts := damagedOptions(fs)
 	clk := opts.Clock.(interface{ Set(time.Time) })
@@ -160,9 +163,6 @@ func TestDamagedBlocksExpire(t *testing.T) {
 		k, err := st.firstKey([]byte{tableRaw}, []byte{tableRaw + 1})
 		require.NoError(t, err)
 		require.True(t, bytes.Equal(rawKey(&young.Raw[0]), k), "%x", k)
-		v, err := st.get(oldRun)
-		require.NoError(t, err)
-		require.Nil(t, v)
 		left := 0
 		for _, span := range [][2]int{{0, slices / 4}, {slices * 3 / 4, slices - 30*24}} {
 			states, err := st.Slices(t.Context(), 0, at(span[0]).StartMs, at(span[1]).StartMs)
@@ -296,9 +296,7 @@ func TestDamagedFirstBlockOfRaw(t *testing.T) {
 	for n := range batches {
 		require.NoError(t, st.Write(t.Context(), crashBatch(n)))
 	}
-	for n := range int64(1000) { // so that the settings lie in another block
-		require.NoError(t, st.RecordRun(t.Context(), storage.Run{Worker: "w", StartedMs: crashStart + n}))
-	}
+	putBeforeRaw(t, st)
 	damageBlocks(t, st, fs, rawKey(&crashBatch(0).Raw[0]))
 	st, err = OpenReadOnly("/data", damagedOptions(fs))
 	require.NoError(t, err)

@@ -19,8 +19,8 @@ import (
 // disk keeps the log from ever meeting a full disk: Pebble does not survive that. With R the
 // reserve and f the free space:
 //
-//  1. The store accepts new data only while f stays above R. It always accepts deletes. Documents that
-//     protect it accepts while f stays above R/4: they are few and small, and flushes go on there.
+//  1. The store accepts new data only while f stays above R. It always accepts deletes. Documents and items
+//     that protect it accepts while f stays above R/4: they are few and small, and flushes go on there.
 //  2. Compactions write only while f is above R/2, flushes only while f is above R/4. Below that
 //     they fail as on a full disk and are retried. So background writes never take the room of the
 //     log.

@@ -202,7 +202,7 @@ func TestDiskFull(t *testing.T) {
 	require.Zero(t, fs.full, "no write of Pebble's ever met the full disk")
 }
 
-// TestFullDiskTakesWhatProtects: documents that take access away are written into the reserve, down to where the log
+// TestFullDiskTakesWhatProtects: documents that take access away, and records for operators, are written into the reserve, down to where the log
 // needs the rest.
 func TestFullDiskTakesWhatProtects(t *testing.T) {
 	noLeaks(t)
@@ -225,11 +225,17 @@ func TestFullDiskTakesWhatProtects(t *testing.T) {
 	require.NoError(t, put("token", 2, true, ""))
 	ended := strings.Repeat("x", 100<<10)
 	require.NoError(t, put("session", 1, true, ended))
+	require.NoError(t, storage.RecordRun(t.Context(), st, storage.Run{}))
+	item := keptItem("a", "", 0)
+	item.Protects = true
+	require.NoError(t, st.PutItems(t.Context(), []storage.Item{item, item}))
+	require.ErrorIs(t, st.PutItems(t.Context(), []storage.Item{keptItem("a", "", 0), item}), storage.ErrUnavailable)
 	require.ErrorIs(t, put("session", 2, false, ended), storage.ErrUnavailable)
 	leave(st.disk.reserve / 4)
 	err = put("session", 2, true, ended)
 	require.ErrorIs(t, err, storage.ErrUnavailable)
 	require.ErrorContains(t, err, "1 MB are kept free")
+	require.ErrorIs(t, storage.RecordRun(t.Context(), st, storage.Run{StartedMs: 1}), storage.ErrUnavailable)
 	require.NoError(t, st.Close())
 	fs.hog(0)
 

@@ -154,9 +154,6 @@ func TestDamagedBlocksOfDocuments(t *testing.T) {
 				require.NoError(t, st.PutItems(t.Context(), []storage.Item{keptItem(name(n), string(doc(n).Body), time.Minute)}))
 				require.NoError(t, st.Write(t.Context(), crashBatch(n))) // raw chunks lie between the two tables
 			}
-			for n := range int64(1000) { // so that the settings lie in another block
-				require.NoError(t, st.RecordRun(t.Context(), storage.Run{Worker: "w", StartedMs: crashStart + n}))
-			}
 			damageBlocks(t, st, fs, key)
 			var lost []string
 			opts := damagedOptions(fs)
@@ -201,7 +198,7 @@ func TestDamagedBlocksOfDocuments(t *testing.T) {
 	}
 }
 
-// Items do not expire by a clock that has jumped ahead. Only what expires needs the clock.
+// Items do not expire by a clock that is wrong: one that is put meanwhile is kept from the newest time that the store has seen.
 func TestItemsOfAWrongClock(t *testing.T) {
 	noLeaks(t)
 	const day = 24 * time.Hour
@@ -228,16 +225,38 @@ func TestItemsOfAWrongClock(t *testing.T) {
 			st = open()
 		}
 		require.Error(t, st.ClockRefused())
-		require.NoError(t, st.PutItems(t.Context(), []storage.Item{keptItem("b", "", 0)}))
-		check("a", "b")
+		require.NoError(t, st.PutItems(t.Context(), []storage.Item{keptItem("b", "", 0), keptItem("c", "", day)}))
+		check("a", "b", "c")
 		require.NoError(t, st.DeleteItems(t.Context(), []storage.ItemKey{keptItem("b", "", 0).ItemKey}))
 		clk.Jump(-9 * day)
-		check("a")
+		check("a", "c")
 	}
-	clk.Set(clk.Now().Add(2*day - time.Second))
+	clk.Set(clk.Now().Add(day))
+	check("a")
+	clk.Set(clk.Now().Add(day - time.Second))
 	check("a")
 	clk.Set(clk.Now().Add(time.Second))
 	check()
+	require.NoError(t, st.Close())
+}
+
+// The heartbeats of an earlier process are gone, even those that cannot be read.
+func TestHeartbeatsEndWithTheProcess(t *testing.T) {
+	noLeaks(t)
+	opts := Options{Settings: storagetest.TestSettings(), Clock: newClock(), FS: vfs.NewMem(), Logger: quiet()}
+	st := mustOpen(t, "/data", opts)
+	require.NoError(t, storage.Heartbeat(t.Context(), st, storage.Worker{ID: "a"}, time.Hour))
+	require.NoError(t, storage.RecordRun(t.Context(), st, storage.Run{}))
+	require.NoError(t, st.db.Set(itemKey(storage.ItemKey{Kind: storage.KindWorker, ID: "b"}), []byte{77}, nil))
+	require.NoError(t, st.Close())
+	st = mustOpen(t, "/data", opts)
+	for range st.Items(t.Context(), storage.KindWorker, "", "") {
+		require.Fail(t, "a heartbeat is left")
+	}
+	runs, err := storage.RecentRuns(t.Context(), st, 9)
+	require.NoError(t, err)
+	require.Len(t, runs, 1)
+	require.NoError(t, st.Expire(t.Context()))
 	require.NoError(t, st.Close())
 }
 

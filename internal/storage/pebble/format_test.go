@@ -69,8 +69,8 @@ func TestFormat(t *testing.T) {
 	require.NoError(t, st.BeginSlice(ctx, slice))
 	require.NoError(t, st.CompleteSlice(ctx, slice))
 	putDocuments(t, st, start)
-	require.NoError(t, st.RecordRun(ctx, storage.Run{SliceKey: slice, Worker: "w", StartedMs: start, Duration: time.Second, Blocks: 1}))
-	require.NoError(t, st.RecordError(ctx, storage.ComponentError{Component: "run", Worker: "w", TimeMs: start, SliceKey: slice, Start: -1, Message: "boom"}))
+	require.NoError(t, storage.RecordRun(ctx, st, storage.Run{SliceKey: slice, Worker: "w", StartedMs: start, Duration: time.Second, Blocks: 1}))
+	require.NoError(t, storage.NewErrorLog(st, "aggregator", "w").Record(ctx, storage.ComponentError{TimeMs: start, SliceKey: slice, Start: -1, Message: "boom"}))
 
 	var got bytes.Buffer
 	p, err := st.readPage([]byte{0}, []byte{255}, math.MaxInt, nil)

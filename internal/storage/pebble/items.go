@@ -44,30 +44,34 @@ func parseItem(k, v []byte) (e itemRow, err error) {
 	return e, nil
 }
 
-// PutItems implements storage.Items: one synced batch. Only what expires needs the clock.
+// PutItems implements storage.Items: one synced batch. While the clock is refused, what expires does so by the newest time
+// that the store has seen.
 func (s *Store) PutItems(ctx context.Context, es []storage.Item) error {
 	const op = "put items"
 	if err := storage.CheckItems(es); err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
-	now, refused := s.gate.Now()
+	now, err := s.gate.Now()
+	if err != nil {
+		now = s.gate.Newest()
+	}
 	puts := make([]row, len(es)) // copies: the caller may change its own when it has given up
 	expiries := make([][]byte, len(es))
-	size := 0
+	size, floor := 0, s.disk.reserve/4
 	for i, e := range es {
 		puts[i].key = itemKey(e.ItemKey)
 		expiresMs := int64(0)
 		if e.TTL > 0 {
-			if refused != nil {
-				return fmt.Errorf("%s: %w", op, unwritable(refused))
-			}
 			expiresMs = now.Add(e.TTL).UnixMilli()
 			expiries[i] = expiryKey(expiresMs, puts[i].key)
 		}
 		puts[i].value = appendItem(nil, expiresMs, e.Value)
 		size += 2*rowOverhead + len(e.Value)
+		if !e.Protects {
+			floor = s.disk.reserve
+		}
 	}
-	if err := s.disk.admit(size); err != nil {
+	if err := s.disk.admitAbove(floor, size); err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
 	return s.changeItems(ctx, op, lsm.Sync, func(batch *lsm.Batch) error {

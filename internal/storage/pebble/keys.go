@@ -15,13 +15,11 @@ const (
 	tableCache     = 'c'
 	tableDocuments = 'o'
 	tableItems     = 't'
-	tableErrors    = 'e'
 	tableExpiry    = 'x' // of items
 	tableIndex     = 'i'
 	tableMeta      = 'm'
 	tableRaw       = 'r'
 	tableRollups   = 'u'
-	tableRuns      = 'n'
 	tableSchedule  = 'b' // schedules_by_block
 	tableSeries    = 's' // schedules
 	tableSlices    = 'l'
@@ -182,13 +180,6 @@ func sourcePrefix(source string) []byte { return appendString([]byte{tableSeries
 
 func scheduleKey(id metric.ScheduleID) []byte {
 	return appendInt([]byte{tableSchedule}, int64(id))
-}
-
-// runs: start, bucket, slice, worker.
-func runKey(r *storage.Run) []byte {
-	k := appendInt([]byte{tableRuns}, r.StartedMs)
-	k = appendInt(append(k, byte(r.Bucket)), r.StartMs)
-	return append(k, r.Worker...)
 }
 
 // clampTimes limits a range to ±2^62, so that the start and end of a partition can be computed

@@ -188,14 +188,10 @@ func TestDamageIsTold(t *testing.T) {
 	spoil := func(k []byte) { require.NoError(t, st.db.Set(k, []byte{9, 9}, lsm.NoSync)) }
 	spoil(scheduleKey(1))
 	spoil(sourcePrefix("s"))
-	spoil(runKey(&storage.Run{}))
-	spoil(append([]byte{tableErrors}, "x"...))
 	spoil([]byte{tableRaw, 1})
 	for name, err := range map[string]error{
 		"schedules": first(st.Schedules(ctx, everything)),
 		"source":    first(st.SourceSchedules(ctx, "s")),
-		"runs":      second(st.RecentRuns(ctx, 1)),
-		"errors":    second(st.RecentErrors(ctx)),
 	} {
 		require.ErrorIs(t, err, storage.ErrCorrupt, name)
 	}

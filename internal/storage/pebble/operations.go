@@ -1,167 +1,23 @@
 package pebble
 
 import (
-	"bytes"
-	"cmp"
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"maps"
 	"math"
 	"slices"
-	"sync"
 	"time"
 
 	lsm "github.com/cockroachdb/pebble/v2"
 
-	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 )
 
-const (
-	// keepErrors is the number of errors kept for each component.
-	keepErrors = 10
-	// keepHistory is how long Expire keeps runs and completed slices.
-	keepHistory = 30 * 24 * time.Hour
-)
-
-// RecordRun implements storage.Operations.
-func (s *Store) RecordRun(ctx context.Context, r storage.Run) error {
-	const op = "record run"
-	v, err := json.Marshal(r)
-	if err != nil {
-		return convert(op, err)
-	}
-	return s.do(ctx, op, func() error { return s.db.Set(runKey(&r), v, lsm.NoSync) })
-}
-
-// RecentRuns implements storage.Operations.
-func (s *Store) RecentRuns(ctx context.Context, limit int) ([]storage.Run, error) {
-	const op = "recent runs"
-	if err := s.begin(ctx, op); err != nil {
-		return nil, err
-	}
-	values, err := s.lastValues([]byte{tableRuns}, limit)
-	if err != nil {
-		return nil, convert(op, err)
-	}
-	runs := make([]storage.Run, len(values))
-	for i, v := range values {
-		if runs[i], err = decodeJSON[storage.Run]("run", v); err != nil {
-			return nil, convert(op, err)
-		}
-	}
-	return runs, nil
-}
-
-// lastValues returns the values of the last limit keys with the prefix, last key first.
-func (s *Store) lastValues(prefix []byte, limit int) (values [][]byte, err error) {
-	it, err := s.iterator(prefix, after(prefix))
-	if err != nil {
-		return nil, err
-	}
-	at := cursor{store: s, it: it}
-	defer at.close()
-	for ok := len(values) < limit && at.it.Last(); ok; ok = len(values) < limit && at.it.Prev() {
-		v, err := at.it.ValueAndErr()
-		if err != nil {
-			return nil, err
-		}
-		values = append(values, bytes.Clone(v))
-	}
-	return values, at.it.Error()
-}
-
-// errorKey returns a key that orders a component's errors by time. The hash of the value keeps two
-// errors of one millisecond apart. Writing an error again writes the same row.
-func errorKey(prefix []byte, e *storage.ComponentError, value []byte) []byte {
-	h := fnv.New64a()
-	_, _ = h.Write(value)
-	return binary.BigEndian.AppendUint64(appendInt(prefix[:len(prefix):len(prefix)], e.TimeMs), h.Sum64())
-}
-
-// RecordError implements storage.Operations. It deletes the component's errors beyond the newest
-// keepErrors.
-func (s *Store) RecordError(ctx context.Context, e storage.ComponentError) error {
-	const op = "record error"
-	v, err := json.Marshal(e)
-	if err != nil {
-		return convert(op, err)
-	}
-	prefix := appendString([]byte{tableErrors}, e.Component)
-	return s.do(ctx, op, func() error {
-		s.errorsMu.Lock()
-		defer s.errorsMu.Unlock()
-		if err := s.db.Set(errorKey(prefix, &e, v), v, lsm.NoSync); err != nil {
-			return err
-		}
-		p, err := s.readPage(prefix, after(prefix), 1<<30, nil)
-		for i := 0; err == nil && i < len(p.rows)-keepErrors; i++ {
-			err = s.db.Delete(p.rows[i].key, lsm.NoSync)
-		}
-		return err
-	})
-}
-
-// RecentErrors implements storage.Operations.
-func (s *Store) RecentErrors(ctx context.Context) ([]storage.ComponentError, error) {
-	out, err := collect(ctx, s, "recent errors", []byte{tableErrors}, []byte{tableErrors + 1},
-		func(_, v []byte) (storage.ComponentError, error) {
-			return decodeJSON[storage.ComponentError]("error", v)
-		})
-	slices.SortStableFunc(out, func(a, b storage.ComponentError) int { return cmp.Compare(b.TimeMs, a.TimeMs) })
-	return out, err
-}
-
-// workers holds the last heartbeat of each worker. Heartbeats are not on disk: no worker of an
-// earlier process is left when the store is opened.
-type workers struct {
-	mu   sync.Mutex
-	byID map[string]heartbeat
-}
-
-type heartbeat struct {
-	storage.Worker
-	expiresMs int64
-}
-
-// Heartbeat implements storage.Operations.
-func (s *Store) Heartbeat(ctx context.Context, w storage.Worker, ttl time.Duration) error {
-	if err := s.begin(ctx, "heartbeat"); err != nil {
-		return err
-	}
-	if err := s.CheckFit(ctx); err != nil {
-		return err
-	}
-	s.workers.beat(heartbeat{w, s.clk.Now().Add(ttl).UnixMilli()})
-	return s.sawTime(ctx)
-}
-
-func (w *workers) beat(h heartbeat) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.byID[h.ID] = h
-}
-
-// Workers implements storage.Operations.
-func (s *Store) Workers(ctx context.Context) ([]storage.Worker, error) {
-	if err := s.begin(ctx, "workers"); err != nil {
-		return nil, err
-	}
-	s.workers.mu.Lock()
-	defer s.workers.mu.Unlock()
-	now := clock.NowMs(s.clk)
-	maps.DeleteFunc(s.workers.byID, func(_ string, h heartbeat) bool { return h.expiresMs <= now })
-	var out []storage.Worker
-	for _, id := range slices.Sorted(maps.Keys(s.workers.byID)) {
-		out = append(out, s.workers.byID[id].Worker)
-	}
-	return out, nil
-}
+// keepHistory is how long Expire keeps completed slices.
+const keepHistory = 30 * 24 * time.Hour
 
 // RowFence implements storage.Operations. It returns 0, since the store refuses writes with a
 // superseded fence.
@@ -190,7 +46,7 @@ func (s *Store) Leases(ctx context.Context) ([]storage.Lease, error) {
 
 // Expire implements storage.Store. It removes raw data by whole days and roll-ups by whole periods,
 // each when its last row is older than the retention. Each table takes one range tombstone; the
-// same batch stores what WholeFrom returns from then on. Expire also removes runs and completed
+// same batch stores what WholeFrom returns from then on. Expire also removes completed
 // slices older than keepHistory, and items that have expired. It goes by the reading that the clock's gate has let pass. While the gate
 // refuses the clock it removes nothing.
 func (s *Store) Expire(ctx context.Context) error {
@@ -268,11 +124,7 @@ func (s *Store) fillExpire(ctx context.Context, batch *lsm.Batch, nowMs int64) (
 			return nil, err
 		}
 	}
-	before := nowMs - keepHistory.Milliseconds()
-	if _, err := s.expireBelow(batch, []byte{tableRuns}, appendInt([]byte{tableRuns}, before)); err != nil {
-		return nil, err
-	}
-	return expired, s.expireSlices(ctx, batch, before)
+	return expired, s.expireSlices(ctx, batch, nowMs-keepHistory.Milliseconds())
 }
 
 // expireBelow deletes [lower, upper) with one range tombstone if it holds any key, and reports

@@ -112,7 +112,6 @@ type Store struct {
 	clockMu sync.Mutex
 	keptMs  atomic.Int64
 
-	errorsMu sync.Mutex
 	// rowsMu is held while a document or an item is read and replaced.
 	rowsMu sync.Mutex
 
@@ -125,8 +124,7 @@ type Store struct {
 	// onLost is called for all data that reads skip; nil means no call.
 	onLost func(what string)
 
-	fences  fences
-	workers workers
+	fences fences
 }
 
 var _ storage.Store = (*Store)(nil)
@@ -207,7 +205,7 @@ func newStore(dir string, opts *Options, lock *lsm.Lock) *Store {
 	return &Store{
 		dir: dir, lock: lock, failures: failures, disk: newDisk(dir, opts, failures),
 		clk: opts.Clock, log: opts.Logger, expired: map[string]int64{},
-		fences: fences{leases: map[int]storage.Lease{}}, workers: workers{byID: map[string]heartbeat{}},
+		fences:   fences{leases: map[int]storage.Lease{}},
 		lostSaid: limits.NewThrottle(opts.Clock, time.Minute), onLost: opts.OnLost,
 	}
 }
@@ -281,7 +279,18 @@ func (s *Store) openDB(opts *Options) error {
 	}); err != nil {
 		return err
 	}
-	if err := s.run("open "+s.dir, func() error { return s.load(opts) }); err != nil {
+	if err := s.run("open "+s.dir, func() error {
+		if err := s.load(opts); err != nil {
+			return err
+		}
+		// Not as a range: Pebble may panic if it collects the statistics of a table with range tombstones while Open fails.
+		workers := kindPrefix(tableItems, storage.KindWorker)
+		err := s.eachKey(workers, after(workers), func(k []byte) error { return s.db.Delete(k, lsm.NoSync) })
+		if lsm.IsCorruptionError(err) {
+			return nil // what cannot be read counts as no heartbeat
+		}
+		return err
+	}); err != nil {
 		return errors.Join(err, s.closeDB())
 	}
 	return nil

@@ -71,7 +71,7 @@ type conformanceCase struct {
 // history does not reach: calls at the same time, cancelled calls, pages, time, and fences that are superseded.
 func Run(t *testing.T, open OpenFunc, missing ...Missing) {
 	t.Helper()
-	for _, tc := range slices.Concat(storeCases, registryCases, runsCases, readerCases, documentCases, itemCases, operationsCases, callCases) {
+	for _, tc := range slices.Concat(storeCases, registryCases, runsCases, readerCases, documentCases, itemCases, callCases) {
 		t.Run(tc.name, func(t *testing.T) {
 			for _, m := range tc.needs {
 				if slices.Contains(missing, m) {

@@ -103,17 +103,7 @@ func operations(st storage.Store, f storage.Fence, id blocks.ID, leased metric.S
 		"DeleteItems": func(ctx context.Context) error {
 			return st.DeleteItems(ctx, []storage.ItemKey{item("b", "").ItemKey})
 		},
-		"Items":      func(ctx context.Context) error { return drain(st.Items(ctx, itemKind, "", "")) },
-		"RecordRun":  func(ctx context.Context) error { return st.RecordRun(ctx, storage.Run{StartedMs: at(0)}) },
-		"RecentRuns": func(ctx context.Context) error { _, err := st.RecentRuns(ctx, 10); return err },
-		"RecordError": func(ctx context.Context) error {
-			return st.RecordError(ctx, storage.ComponentError{Component: "c", TimeMs: at(0)})
-		},
-		"RecentErrors": func(ctx context.Context) error { _, err := st.RecentErrors(ctx); return err },
-		"Heartbeat": func(ctx context.Context) error {
-			return st.Heartbeat(ctx, storage.Worker{ID: "w"}, time.Hour)
-		},
-		"Workers":  func(ctx context.Context) error { _, err := st.Workers(ctx); return err },
+		"Items":    func(ctx context.Context) error { return drain(st.Items(ctx, itemKind, "", "")) },
 		"RowFence": func(ctx context.Context) error { _, err := st.RowFence(ctx, 1, 1, at(0)); return err },
 		"Leases":   func(ctx context.Context) error { _, err := st.Leases(ctx); return err },
 	}
@@ -217,10 +207,6 @@ func (s *suite) idempotent() {
 				require.NoError(s, op(s.ctx), name)
 			}
 		}
-		runs, err := s.store.RecentRuns(s.ctx, 100)
-		require.NoError(s, err)
-		errs, err := s.store.RecentErrors(s.ctx)
-		require.NoError(s, err)
 		return []any{
 			s.slices(metric.Raw, at(-100), at(100)),
 			s.marks(storage.IndexPartition{SliceKey: rawSlice(0)}),
@@ -229,7 +215,7 @@ func (s *suite) idempotent() {
 			s.rollups(1, 0, 1000, at(-100), at(100)),
 			all(s, s.store.Schedules(s.ctx, blocks.Range{End: 1000})),
 			all(s, s.store.Documents(s.ctx, docKey.Kind)), all(s, s.store.Items(s.ctx, itemKind, "", "")),
-			s.sourceSchedules("s"), runs, errs, s.store.Settings(),
+			s.sourceSchedules("s"), s.store.Settings(),
 		}
 	}
 	once := run()

@@ -66,6 +66,17 @@ func (s Step) Schedules() []metric.ScheduleID {
 	return out
 }
 
+// about reports whether the step is about items of a kind.
+func (s Step) about(kind string) bool {
+	switch d := s.Detail.(type) {
+	case string:
+		return d == kind
+	case []storage.Item:
+		return slices.ContainsFunc(d, func(e storage.Item) bool { return e.Kind == kind })
+	}
+	return false
+}
+
 // String is the step as a failing test prints it.
 func (s Step) String() string { return fmt.Sprintf("%s%v", s.Op, s.Schedules()) }
 
@@ -74,6 +85,8 @@ type Rule struct {
 	Op string
 	// Block selects the steps about these schedules, unless its End is 0.
 	Block blocks.Range
+	// Kind selects the steps about items of the kind, unless it is "".
+	Kind string
 	// Fenced selects only steps of a run, Unfenced only steps of ingest.
 	Fenced, Unfenced bool
 	// Times is how often the rule applies; below 0 means always.
@@ -89,7 +102,7 @@ type Rule struct {
 }
 
 func (r *Rule) matches(s Step) bool {
-	if r.Times == 0 || r.Op != s.Op || r.Fenced && s.Fence == 0 || r.Unfenced && s.Fence != 0 {
+	if r.Times == 0 || r.Op != s.Op || r.Fenced && s.Fence == 0 || r.Unfenced && s.Fence != 0 || r.Kind != "" && !s.about(r.Kind) {
 		return false
 	}
 	return r.Block.End == 0 || slices.ContainsFunc(s.Schedules(), r.Block.Contains)
@@ -526,36 +539,6 @@ func (f *Faulty) DeleteItems(ctx context.Context, keys []storage.ItemKey) error 
 // Items implements storage.Items.
 func (f *Faulty) Items(ctx context.Context, kind, from, to string) iter.Seq2[storage.Item, error] {
 	return sequence(f, Step{Op: "Items", Detail: kind}, f.Store.Items(ctx, kind, from, to))
-}
-
-// RecordRun implements storage.Operations.
-func (f *Faulty) RecordRun(ctx context.Context, r storage.Run) error {
-	return f.do(Step{Op: "RecordRun", Detail: r}, func() error { return f.Store.RecordRun(ctx, r) })
-}
-
-// RecentRuns implements storage.Operations.
-func (f *Faulty) RecentRuns(ctx context.Context, limit int) ([]storage.Run, error) {
-	return ask(f, Step{Op: "RecentRuns", Detail: limit}, func() ([]storage.Run, error) { return f.Store.RecentRuns(ctx, limit) })
-}
-
-// RecordError implements storage.Operations.
-func (f *Faulty) RecordError(ctx context.Context, e storage.ComponentError) error {
-	return f.do(Step{Op: "RecordError", Detail: e}, func() error { return f.Store.RecordError(ctx, e) })
-}
-
-// RecentErrors implements storage.Operations.
-func (f *Faulty) RecentErrors(ctx context.Context) ([]storage.ComponentError, error) {
-	return ask(f, Step{Op: "RecentErrors"}, func() ([]storage.ComponentError, error) { return f.Store.RecentErrors(ctx) })
-}
-
-// Heartbeat implements storage.Operations.
-func (f *Faulty) Heartbeat(ctx context.Context, w storage.Worker, ttl time.Duration) error {
-	return f.do(Step{Op: "Heartbeat", Detail: w}, func() error { return f.Store.Heartbeat(ctx, w, ttl) })
-}
-
-// Workers implements storage.Operations.
-func (f *Faulty) Workers(ctx context.Context) ([]storage.Worker, error) {
-	return ask(f, Step{Op: "Workers"}, func() ([]storage.Worker, error) { return f.Store.Workers(ctx) })
 }
 
 // Leases implements storage.Operations.

@@ -129,8 +129,6 @@ func (r *historyRun) next() {
 		{4, "put document", r.putDocument},
 		{4, "put items", r.putItems},
 		{2, "delete items", r.deleteItems},
-		{3, "record run", r.recordRun},
-		{16, "record error", r.recordError},
 		{6, "advance the clock", r.advance},
 		{10, "read raw", r.readRaw},
 		{10, "read roll-ups", r.readRollups},
@@ -475,23 +473,6 @@ func (r *historyRun) deleteItems() {
 	r.effect(func(_ int, st storage.Store) error { return st.DeleteItems(r.ctx, keys) })
 }
 
-func (r *historyRun) recordRun() {
-	run := storage.Run{
-		SliceKey: r.slice(r.bucket()), Worker: "w", StartedMs: clock.NowMs(r.clk)*1000 + int64(r.step),
-		Duration: time.Duration(r.rng.IntN(100)) * time.Second, Blocks: r.rng.IntN(100), Schedules: r.rng.IntN(100), BlockQueries: r.rng.IntN(100),
-		IndexQueries: r.rng.IntN(100), Late: r.rng.IntN(3), Rescheduled: r.rng.IntN(3), Dropped: r.rng.IntN(3), Err: strconv.Itoa(r.rng.IntN(3)),
-	}
-	r.effect(func(_ int, st storage.Store) error { return st.RecordRun(r.ctx, run) })
-}
-
-func (r *historyRun) recordError() {
-	e := storage.ComponentError{
-		Component: "component " + strconv.Itoa(r.rng.IntN(2)), Worker: "w", TimeMs: clock.NowMs(r.clk)*1000 + int64(r.step),
-		SliceKey: r.slice(r.bucket()), Start: nothing, Message: strconv.Itoa(r.step),
-	}
-	r.effect(func(_ int, st storage.Store) error { return st.RecordError(r.ctx, e) })
-}
-
 // advance moves the clock by seconds, sometimes by hours, and now and then to less than a minute before the newest time that
 // it has shown: a store may refuse a clock that is further behind.
 func (r *historyRun) advance() {
@@ -610,10 +591,6 @@ func (r *historyRun) compareAll() {
 			return d, err
 		})
 	}
-	for _, limit := range []int{0, 3, 1000} {
-		same(r, func(st storage.Store) ([]storage.Run, error) { return st.RecentRuns(r.ctx, limit) })
-	}
-	same(r, func(st storage.Store) ([]storage.ComponentError, error) { return st.RecentErrors(r.ctx) })
 	same(r, func(st storage.Store) (map[int]string, error) {
 		leases, err := st.Leases(r.ctx)
 		owners := map[int]string{}

@@ -23,13 +23,12 @@ import (
 )
 
 // The model expires what the embedded store expires, so that histories with Expire can be compared:
-// whole days of raw, whole periods of modelPeriodRows rows of a roll-up, and completed slices and
-// runs older than modelKeepMs.
+// whole days of raw, whole periods of modelPeriodRows rows of a roll-up, and completed slices
+// older than modelKeepMs.
 const (
 	modelDayMs      = int64(24 * time.Hour / time.Millisecond)
 	modelPeriodRows = 128
 	modelKeepMs     = 30 * modelDayMs
-	modelErrors     = 10
 )
 
 // Model is the contract in maps and one mutex. It reads slowly. It copies what it is given and what
@@ -59,9 +58,6 @@ type Model struct {
 	rollups map[modelRow]metric.RollupRow
 	docs    map[storage.DocumentKey]storage.Document
 	items   map[storage.ItemKey]modelItem
-	runs    map[modelRun]storage.Run
-	errs    []storage.ComponentError
-	workers map[string]modelWorker
 }
 
 type modelMark struct {
@@ -80,17 +76,6 @@ type modelRow struct {
 	level    metric.Bucket
 	schedule metric.ScheduleID
 	timeMs   int64
-}
-
-type modelRun struct {
-	storage.SliceKey
-	worker    string
-	startedMs int64
-}
-
-type modelWorker struct {
-	storage.Worker
-	expiresMs int64
 }
 
 var _ storage.Store = (*Model)(nil)
@@ -117,8 +102,6 @@ func NewModel(settings storage.Settings, retention storage.Retention, clk clock.
 		rollups:  map[modelRow]metric.RollupRow{},
 		docs:     map[storage.DocumentKey]storage.Document{},
 		items:    map[storage.ItemKey]modelItem{},
-		runs:     map[modelRun]storage.Run{},
-		workers:  map[string]modelWorker{},
 	}
 }
 
@@ -296,16 +279,6 @@ func (m *Model) Expire(ctx context.Context) error {
 		}
 	}
 	maps.DeleteFunc(m.items, func(_ storage.ItemKey, e modelItem) bool { return e.expired(nowMs) })
-	for id, w := range m.workers {
-		if w.expiresMs <= nowMs {
-			delete(m.workers, id)
-		}
-	}
-	for k := range m.runs {
-		if k.startedMs < nowMs-modelKeepMs {
-			delete(m.runs, k)
-		}
-	}
 	return nil
 }
 
@@ -709,85 +682,6 @@ func (m *Model) Rollups(ctx context.Context, level metric.Bucket, ids blocks.Ran
 		slices.SortFunc(out, compareRows)
 		return out
 	})
-}
-
-// RecordRun implements storage.Operations.
-func (m *Model) RecordRun(ctx context.Context, r storage.Run) error {
-	if err := m.begin(ctx); err != nil {
-		return err
-	}
-	defer m.mu.Unlock()
-	m.runs[modelRun{r.SliceKey, r.Worker, r.StartedMs}] = r
-	return nil
-}
-
-// RecentRuns implements storage.Operations.
-func (m *Model) RecentRuns(ctx context.Context, limit int) ([]storage.Run, error) {
-	if err := m.begin(ctx); err != nil {
-		return nil, err
-	}
-	defer m.mu.Unlock()
-	out := slices.Collect(maps.Values(m.runs))
-	slices.SortFunc(out, func(a, b storage.Run) int {
-		return -cmp.Or(cmp.Compare(a.StartedMs, b.StartedMs), cmp.Compare(a.Bucket, b.Bucket),
-			cmp.Compare(a.StartMs, b.StartMs), cmp.Compare(a.Worker, b.Worker))
-	})
-	return out[:min(len(out), max(limit, 0))], nil
-}
-
-// RecordError implements storage.Operations.
-func (m *Model) RecordError(ctx context.Context, e storage.ComponentError) error {
-	if err := m.begin(ctx); err != nil {
-		return err
-	}
-	defer m.mu.Unlock()
-	if slices.Contains(m.errs, e) {
-		return nil
-	}
-	m.errs = append(m.errs, e)
-	slices.SortStableFunc(m.errs, func(a, b storage.ComponentError) int { return cmp.Compare(b.TimeMs, a.TimeMs) })
-	n := 0
-	m.errs = slices.DeleteFunc(m.errs, func(o storage.ComponentError) bool {
-		if o.Component == e.Component {
-			n++
-		}
-		return o.Component == e.Component && n > modelErrors
-	})
-	return nil
-}
-
-// RecentErrors implements storage.Operations.
-func (m *Model) RecentErrors(ctx context.Context) ([]storage.ComponentError, error) {
-	if err := m.begin(ctx); err != nil {
-		return nil, err
-	}
-	defer m.mu.Unlock()
-	return slices.Clone(m.errs), nil
-}
-
-// Heartbeat implements storage.Operations.
-func (m *Model) Heartbeat(ctx context.Context, w storage.Worker, ttl time.Duration) error {
-	if err := m.begin(ctx); err != nil {
-		return err
-	}
-	defer m.mu.Unlock()
-	m.workers[w.ID] = modelWorker{w, m.clk.Now().Add(ttl).UnixMilli()}
-	return nil
-}
-
-// Workers implements storage.Operations.
-func (m *Model) Workers(ctx context.Context) ([]storage.Worker, error) {
-	if err := m.begin(ctx); err != nil {
-		return nil, err
-	}
-	defer m.mu.Unlock()
-	var out []storage.Worker
-	for _, id := range slices.Sorted(maps.Keys(m.workers)) {
-		if w := m.workers[id]; w.expiresMs > clock.NowMs(m.clk) {
-			out = append(out, w.Worker)
-		}
-	}
-	return out, nil
 }
 
 // modelSeq yields what collect finds under the lock. The lock is released before the loop's body
