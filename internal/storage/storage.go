@@ -437,7 +437,6 @@ type Store interface {
 	Registry
 	Runs
 	Reader
-	Operations
 	Documents
 	Items
 
@@ -512,6 +511,8 @@ type Runs interface {
 	RenewShard(ctx context.Context, l Lease, ttl time.Duration) error
 	// ReleaseShard ends owner's lease. It returns no error when owner does not hold the lease.
 	ReleaseShard(ctx context.Context, shard int, owner string) error
+	// Leases returns the leases that have not ended.
+	Leases(ctx context.Context) ([]Lease, error)
 	// Slices returns the slices of a bucket that start in [fromMs, toMs), ordered by start. If some
 	// of them are out of reach and others are not, it returns the others and a *GapsError.
 	Slices(ctx context.Context, b metric.Bucket, fromMs, toMs int64) ([]SliceState, error)
@@ -573,13 +574,4 @@ type Reader interface {
 	// whose values cannot be decoded as damaged, and continues with the next. Where some rows cannot
 	// be read but others around them can, Rollups yields each row that may be lost as damaged.
 	Rollups(ctx context.Context, level metric.Bucket, ids blocks.Range, fromMs, toMs int64) iter.Seq2[metric.RollupRow, error]
-}
-
-// Operations reads what operators see.
-type Operations interface {
-	// RowFence returns the fence that a roll-up row was written with. Readers do not see writes
-	// with a lower fence. It returns 0 where there is no row, or where the store does not keep the
-	// fence because it refuses lower fences.
-	RowFence(ctx context.Context, level metric.Bucket, id metric.ScheduleID, timeMs int64) (Fence, error)
-	Leases(ctx context.Context) ([]Lease, error)
 }

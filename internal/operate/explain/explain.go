@@ -316,9 +316,16 @@ func (x *Explainer) readInput(ctx context.Context, id metric.ScheduleID, f *foun
 	return nil
 }
 
+// fenced is a store that keeps the fence of a row, since it does not refuse lower ones.
+type fenced interface {
+	RowFence(ctx context.Context, level metric.Bucket, id metric.ScheduleID, timeMs int64) (storage.Fence, error)
+}
+
 func (x *Explainer) readRow(ctx context.Context, id metric.ScheduleID, f *found) (err error) {
-	if f.fence, err = x.Store.RowFence(ctx, f.level, id, f.slice.StartMs); err != nil {
-		return fmt.Errorf("read the %s row of series %d: %w", x.ladder.Name(f.level), id, err)
+	if st, ok := x.Store.(fenced); ok {
+		if f.fence, err = st.RowFence(ctx, f.level, id, f.slice.StartMs); err != nil {
+			return fmt.Errorf("read the %s row of series %d: %w", x.ladder.Name(f.level), id, err)
+		}
 	}
 	for r, err := range x.Store.Rollups(ctx, f.level, one(id), f.slice.StartMs, f.slice.StartMs+1) {
 		if err != nil {

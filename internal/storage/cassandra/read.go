@@ -226,7 +226,8 @@ func (s *Store) Rollups(ctx context.Context, level metric.Bucket, ids blocks.Ran
 	}
 }
 
-// RowFence implements storage.Operations. A run uses its fence as write timestamp.
+// RowFence returns the fence that a roll-up row was written with, 0 if there is no row. A run uses its fence as write
+// timestamp. Readers do not see writes with a lower one.
 func (s *Store) RowFence(ctx context.Context, level metric.Bucket, id metric.ScheduleID, timeMs int64) (storage.Fence, error) {
 	const op = "fence of a row"
 	if err := s.checkLevel(level); err != nil {

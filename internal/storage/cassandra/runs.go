@@ -286,7 +286,7 @@ func (s *Store) ReleaseShard(ctx context.Context, shard int, owner string) error
 	return named(fmt.Sprintf("release shard %d", shard), err)
 }
 
-// Leases implements storage.Operations.
+// Leases implements storage.Runs.
 func (s *Store) Leases(ctx context.Context) ([]storage.Lease, error) {
 	found, err := s.readLeases(ctx)
 	if err != nil {

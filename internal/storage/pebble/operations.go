@@ -19,13 +19,7 @@ import (
 // keepHistory is how long Expire keeps completed slices.
 const keepHistory = 30 * 24 * time.Hour
 
-// RowFence implements storage.Operations. It returns 0, since the store refuses writes with a
-// superseded fence.
-func (s *Store) RowFence(ctx context.Context, _ metric.Bucket, _ metric.ScheduleID, _ int64) (storage.Fence, error) {
-	return 0, s.begin(ctx, "fence of a row")
-}
-
-// Leases implements storage.Operations.
+// Leases implements storage.Runs.
 func (s *Store) Leases(ctx context.Context) ([]storage.Lease, error) {
 	var found []storage.Lease
 	err := s.do(ctx, "leases", func() error {

@@ -104,7 +104,6 @@ func operations(st storage.Store, f storage.Fence, id blocks.ID, leased metric.S
 			return st.DeleteItems(ctx, []storage.ItemKey{item("b", "").ItemKey})
 		},
 		"Items":    func(ctx context.Context) error { return drain(st.Items(ctx, itemKind, "", "")) },
-		"RowFence": func(ctx context.Context) error { _, err := st.RowFence(ctx, 1, 1, at(0)); return err },
 		"Leases":   func(ctx context.Context) error { _, err := st.Leases(ctx); return err },
 	}
 }

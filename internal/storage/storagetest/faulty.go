@@ -541,7 +541,7 @@ func (f *Faulty) Items(ctx context.Context, kind, from, to string) iter.Seq2[sto
 	return sequence(f, Step{Op: "Items", Detail: kind}, f.Store.Items(ctx, kind, from, to))
 }
 
-// Leases implements storage.Operations.
+// Leases implements storage.Runs.
 func (f *Faulty) Leases(ctx context.Context) ([]storage.Lease, error) {
 	return ask(f, Step{Op: "Leases"}, func() ([]storage.Lease, error) { return f.Store.Leases(ctx) })
 }

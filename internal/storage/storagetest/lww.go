@@ -444,18 +444,6 @@ func (m *LWWModel) Rollups(ctx context.Context, level metric.Bucket, ids blocks.
 	})
 }
 
-// RowFence implements storage.Operations.
-func (m *LWWModel) RowFence(ctx context.Context, level metric.Bucket, id metric.ScheduleID, timeMs int64) (storage.Fence, error) {
-	if err := m.begin(ctx); err != nil {
-		return 0, err
-	}
-	defer m.mu.Unlock()
-	if r := m.rows.rollups[modelRow{level, id, timeMs}]; r != nil {
-		return storage.Fence(r.us), nil
-	}
-	return 0, nil
-}
-
 // NewestID implements storage.Store. It is zero: only the writers' clocks order what they write.
 func (m *LWWModel) NewestID() blocks.ID { return blocks.ID{} }
 

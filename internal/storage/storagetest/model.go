@@ -447,16 +447,7 @@ func (m *Model) ReleaseShard(ctx context.Context, shard int, owner string) error
 	return nil
 }
 
-// RowFence implements storage.Operations.
-func (m *Model) RowFence(ctx context.Context, _ metric.Bucket, _ metric.ScheduleID, _ int64) (storage.Fence, error) {
-	if err := m.begin(ctx); err != nil {
-		return 0, err
-	}
-	defer m.mu.Unlock()
-	return 0, nil
-}
-
-// Leases implements storage.Operations.
+// Leases implements storage.Runs.
 func (m *Model) Leases(ctx context.Context) ([]storage.Lease, error) {
 	if err := m.begin(ctx); err != nil {
 		return nil, err
