@@ -29,7 +29,7 @@ type fleet struct {
 	journal
 	r      *rand.Rand
 	stores *lastWriteWins
-	// away is which part of the blocks and days is out of reach, of parts; none says that nothing is.
+	// away is which part of the blocks and buckets is out of reach, of parts; none says that nothing is.
 	away int
 	// now is the right time.
 	now     time.Time
@@ -51,7 +51,6 @@ type member struct {
 	clk        *clock.Simulated
 	store      *storagetest.Faulty
 	blocks     *storagetest.Apart
-	days       *storagetest.Days
 	engine     *engine.Engine
 	// busy: a call of it is under way.
 	busy bool
@@ -155,8 +154,7 @@ func ladder(widths ...time.Duration) metric.Ladder {
 func (f *fleet) begin(m *member) {
 	m.life++
 	m.clk = clock.NewSimulated(f.now.Add(m.skew))
-	m.days = storagetest.NewDays(f.stores.place.Session(m.clk), defaultStart.Add(-5*day).UnixMilli())
-	m.blocks = storagetest.NewApart(m.days)
+	m.blocks = storagetest.NewApart(f.stores.place.Session(m.clk))
 	m.store = storagetest.NewFaulty(m.blocks)
 	f.reach(m)
 	cfg := f.cfg
@@ -180,20 +178,18 @@ const (
 // reach puts the part that is away out of a process's reach, and the others into it.
 func (f *fleet) reach(m *member) {
 	m.blocks.Fail(nil)
-	m.days.Heal()
+	m.blocks.FailSlices(nil)
 	if f.away == none {
 		return
 	}
 	err := fmt.Errorf("part %d: %w", f.away, failures[f.r.IntN(2)])
 	m.blocks.Away(func(id metric.ScheduleID) bool { return int(id)%parts == f.away }, err)
-	today := metric.AlignDown(f.now.UnixMilli(), day.Milliseconds())
-	for _, b := range f.cfg.Ladder.Ground() {
-		for back := range int64(4) {
-			if (int(b)+int(back))%parts == f.away {
-				m.days.Away(storagetest.Day{Bucket: b, StartMs: today - back*day.Milliseconds()}, err)
-			}
+	m.blocks.FailSlices(func(b metric.Bucket) error {
+		if int(b)%parts == f.away {
+			return err
 		}
-	}
+		return nil
+	})
 }
 
 func (f *fleet) kill(m *member) {

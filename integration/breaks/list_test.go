@@ -231,7 +231,7 @@ var list = []brk{
 	{
 		name: "slices that were left open a month ago are not looked for", invariant: 2,
 		file: "internal/recovery/recovery.go",
-		old:  "r.search = everywhere(r.ladder.Top())", new: "r.search = search{times: r.openable(clock.NowMs(clk) - 30*24*3_600_000), toMs: everywhere(r.ladder.Top()).toMs}",
+		old:  "r.search = everywhere(r.ladder.Top())", new: "r.search = search{fromMs: r.openable(clock.NowMs(clk) - 30*24*3_600_000), toMs: everywhere(r.ladder.Top()).toMs}",
 		pkg: "integration/acceptance", test: "TestModel/scripts/long_outage",
 	},
 	{

@@ -64,6 +64,9 @@ type Planner struct {
 	// earlier rows that are outstanding, sorted. Both are indexed by bucket.
 	openMs     []int64
 	ungroundMs [][]int64
+	// unreadMs is, by level, the time from which nobody knows what is ground: the slices are out of reach. Such rows count
+	// as not ground, since the level below is right too.
+	unreadMs map[metric.Bucket]int64
 	// late holds the late data of [fromMs, toMs), which covers all rows of the range. It is nil if
 	// no rows are read or no data is late.
 	late         *late.View
@@ -100,12 +103,20 @@ func (q *Querier) addOutstanding(ctx context.Context, p *Planner) error {
 	nowMs, startMs, endMs, levels := q.nowMs(), p.startMs, p.endMs, p.levels
 	fromMs, coarsest := metric.AlignDown(startMs, q.ladder.WidthMs(q.ladder.Top())), slices.Max(levels)
 	open, err := q.outstanding(ctx, coarsest, fromMs, min(endMs, nowMs))
-	if err != nil {
+	var unread storage.UnreadError
+	if err != nil && !errors.As(err, &unread) {
 		return err
 	}
+	p.unreadMs = make(map[metric.Bucket]int64)
 	for level := metric.Bucket(1); level <= coarsest; level++ {
 		width := q.ladder.WidthMs(level)
 		p.openMs[level] = metric.AlignDown(nowMs, width)
+		for _, u := range unread {
+			if u.Bucket < level {
+				p.openMs[level] = min(p.openMs[level], metric.AlignDown(max(u.FromMs, fromMs), width))
+				p.unreadMs[level] = p.openMs[level]
+			}
+		}
 		toMs := min(endMs, p.openMs[level])
 		var unground []int64
 		// A row is outstanding when a row that it is made of is outstanding.
@@ -124,16 +135,15 @@ func (q *Querier) addOutstanding(ctx context.Context, p *Planner) error {
 }
 
 // outstanding returns the open slices of the buckets below coarsest, at least those that start in
-// [fromMs, toMs). A slice whose state is out of reach counts as open: the level below is right too.
+// [fromMs, toMs). The error may be a storage.UnreadError.
 func (q *Querier) outstanding(ctx context.Context, coarsest metric.Bucket, fromMs, toMs int64) ([]storage.SliceKey, error) {
 	if q.opts.Outstanding != nil {
-		out, err := q.opts.Outstanding(ctx)
-		return q.unread(out, err, coarsest, fromMs, toMs)
+		return q.opts.Outstanding(ctx)
 	}
 	var out []storage.SliceKey
 	for b := metric.Raw; b < coarsest && fromMs < toMs; b++ {
 		states, err := q.store.Slices(ctx, b, fromMs, toMs)
-		if out, err = q.unread(out, err, coarsest, fromMs, toMs); err != nil {
+		if err != nil {
 			return nil, fmt.Errorf("look for open slices of %s: %w", q.ladder.Name(b), err)
 		}
 		for _, s := range states {
@@ -143,30 +153,6 @@ func (q *Querier) outstanding(ctx context.Context, coarsest metric.Bucket, fromM
 		}
 	}
 	return out, nil
-}
-
-// maxUnread is how many slices of unknown state one request takes for open ones.
-const maxUnread = 1 << 17
-
-// unread adds to open the slices of the buckets below coarsest that start in [fromMs, toMs) and in a
-// gap of err, if that is a *storage.GapsError. It returns any other error, and err if there are more
-// than maxUnread.
-func (q *Querier) unread(open []storage.SliceKey, err error, coarsest metric.Bucket, fromMs, toMs int64) ([]storage.SliceKey, error) {
-	var some *storage.GapsError
-	if !errors.As(err, &some) {
-		return open, err
-	}
-	n := 0
-	for _, g := range some.Gaps {
-		width := q.ladder.WidthMs(g.Bucket + 1)
-		for t := metric.AlignUp(max(fromMs, g.FromMs), width); g.Bucket < coarsest && t < min(toMs, g.ToMs); t += width {
-			if n++; n > maxUnread {
-				return nil, err
-			}
-			open = append(open, storage.SliceKey{Bucket: g.Bucket, StartMs: t})
-		}
-	}
-	return open, nil
 }
 
 // addLate loads the late data into the planner. It MUST run before slice states are read; see
@@ -223,10 +209,14 @@ func (p *Planner) forGroup(g Group) *Planner {
 	return &out
 }
 
-// warnUnground names the rows that the parts read before they are ground, because nothing finer is
-// left.
+// warnUnground names the rows that the parts read before they are ground, or may be, because nothing finer is left.
 func (p *Planner) warnUnground(parts []part) {
 	for _, part := range parts {
+		warn := func(fromMs, toMs int64) {
+			p.warn.Add("incomplete: samples from %s to %s are not yet ground into the %s rows",
+				metric.Slice{StartMs: fromMs}, metric.Slice{StartMs: toMs}, p.ladder.Name(part.bucket))
+			p.warn.reads.late(part.bucket, fromMs, toMs)
+		}
 		if part.bucket == metric.Raw {
 			continue
 		}
@@ -239,10 +229,11 @@ func (p *Planner) warnUnground(parts []part) {
 			for n < len(all) && all[n] < part.toMs && all[n] == all[n-1]+width {
 				n++
 			}
-			p.warn.Add("incomplete: samples from %s to %s are not yet ground into the %s rows",
-				metric.Slice{StartMs: all[0]}, metric.Slice{StartMs: all[n-1] + width}, p.ladder.Name(part.bucket))
-			p.warn.reads.late(part.bucket, all[0], all[n-1]+width)
+			warn(all[0], all[n-1]+width)
 			all = all[n:]
+		}
+		if unreadMs, ok := p.unreadMs[part.bucket]; ok && unreadMs < part.toMs {
+			warn(max(unreadMs, part.fromMs), part.toMs)
 		}
 	}
 }

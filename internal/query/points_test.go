@@ -100,37 +100,48 @@ func TestPointsOfOpenSlices(t *testing.T) {
 	})
 }
 
-// A slice whose state is out of reach counts as open: its samples are read instead of its row. Where
-// there are too many of these, the request fails as the look did.
+// Where nobody knows what is ground, samples and finer rows are read instead of a row. If none are left, the row is, with a
+// warning.
 func TestPointsOfSlicesOutOfReach(t *testing.T) {
-	w := newWorld(t, querytest.Settings(), retention)
+	w := newWorld(t, querytest.Settings(), storage.Retention{3 * 24 * time.Hour, 0, 0, 0})
 	w.series(1, "cpu", "web-1")
 	start := midnight - 6*day
 	w.fill([]metric.ScheduleID{1}, start, noon, 10*minute, wave)
 	for level := metric.Bucket(1); level <= 3; level++ {
 		w.grind(level, start, midnight)
 	}
-	gaps := func(gs ...storage.Gap) func(context.Context) ([]storage.SliceKey, error) {
-		return func(context.Context) ([]storage.SliceKey, error) {
-			return nil, &storage.GapsError{Gaps: gs}
+	for _, c := range []struct {
+		unread storage.UnreadSlices
+		reads  []metric.Bucket
+		warns  []string
+	}{
+		{storage.UnreadSlices{Bucket: 0, FromMs: midnight - day}, []metric.Bucket{3, 0}, nil},
+		{storage.UnreadSlices{Bucket: 1, FromMs: midnight - 2*day}, []metric.Bucket{3, 1}, nil},
+		{storage.UnreadSlices{Bucket: 2, FromMs: math.MinInt64}, []metric.Bucket{2}, nil},
+		{
+			storage.UnreadSlices{Bucket: 0, FromMs: math.MinInt64}, []metric.Bucket{1, 0},
+			[]string{"incomplete: samples from 2025-11-15T00:00:00Z to 2025-11-18T13:00:00Z are not yet ground into the 1h rows"},
+		},
+	} {
+		c.unread.Err = storage.ErrUnavailable
+		w.q = query.New(w.parts(), query.Options{Outstanding: func(context.Context) ([]storage.SliceKey, error) {
+			return nil, storage.UnreadError{c.unread}
+		}})
+		w.took()
+		rng := query.Range{StartMs: start, EndMs: midnight, N: 6}
+		if c.warns == nil {
+			w.checkPoints("cpu", rng)
+		}
+		r, err := w.q.Points(t.Context(), w.sel("cpu"), rng)
+		got := collect(t, r, err)
+		require.Equal(t, c.warns, r.Warnings())
+		require.Equal(t, c.reads, buckets(w.took()))
+		for i, p := range got[0].Points {
+			require.Equal(t, uint64(144), p.Count, "day %d", i)
 		}
 	}
-	ask := func(outstanding func(context.Context) ([]storage.SliceKey, error)) {
-		w.q = query.New(w.parts(), query.Options{Outstanding: outstanding})
-		w.took()
-	}
-	ask(gaps(
-		storage.Gap{Bucket: 0, FromMs: math.MinInt64, ToMs: start - day, Err: storage.ErrUnavailable},
-		storage.Gap{Bucket: 0, FromMs: start + day, ToMs: start + day + 3*hour, Err: storage.ErrUnavailable},
-		storage.Gap{Bucket: 1, FromMs: start + 2*day, ToMs: start + 3*day, Err: storage.ErrUnavailable},
-	))
-	w.checkPoints("cpu", query.Range{StartMs: start, EndMs: start + 4*day, N: 4})
-	require.Equal(t, []metric.Bucket{3, 0, 1, 2, 1, 3}, buckets(w.took()))
-
-	ask(gaps(storage.Gap{Bucket: 0, FromMs: math.MinInt64, ToMs: start, Err: storage.ErrUnavailable}))
-	sels, err := query.ParseSelectors(t.Context(), []string{"cpu"})
-	require.NoError(t, err)
-	_, err = w.q.Points(t.Context(), sels, query.Range{StartMs: start - 20_000*day, EndMs: midnight, N: 4})
+	w.q = query.New(w.parts(), query.Options{Outstanding: func(context.Context) ([]storage.SliceKey, error) { return nil, storage.ErrUnavailable }})
+	_, err := w.q.Points(t.Context(), w.sel("cpu"), query.Range{StartMs: start, EndMs: midnight, N: 4})
 	require.ErrorIs(t, err, storage.ErrUnavailable)
 }
 

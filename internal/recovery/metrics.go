@@ -18,8 +18,8 @@ var (
 		"Slices that have ended and are not complete.", []string{"bucket"}, nil)
 	descLag = prometheus.NewDesc("quern_aggregation_lag_seconds",
 		"Time since the end of the oldest incomplete slice.", []string{"bucket"}, nil)
-	descUnread = prometheus.NewDesc("quern_aggregation_unread_gaps",
-		"Parts of the table of slices that are out of reach: nobody knows what is outstanding there.", []string{"bucket"}, nil)
+	descUnread = prometheus.NewDesc("quern_aggregation_slices_unread",
+		"1 while the slices of the bucket are out of reach: nobody knows what is outstanding.", []string{"bucket"}, nil)
 )
 
 func (collector) Describe(ch chan<- *prometheus.Desc) {
@@ -35,8 +35,8 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	unread := make([]int, c.recovery.ladder.Top())
 	c.recovery.mu.Lock()
-	for _, g := range c.recovery.search.gaps {
-		unread[g.Bucket]++
+	for _, u := range c.recovery.search.unread {
+		unread[u.Bucket] = 1
 	}
 	c.recovery.mu.Unlock()
 	now := clock.NowMs(c.recovery.clk)

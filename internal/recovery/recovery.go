@@ -37,7 +37,7 @@ type Recovery struct {
 	widened int
 	// lookedMs is the start of the last look.
 	lookedMs int64
-	// Until retryAt, by the clock's Elapsed, looks do not try to read gaps. At surveyAt the next survey is due.
+	// Until retryAt, by the clock's Elapsed, looks do not try what is unread. At surveyAt the next survey is due.
 	retryAt, surveyAt time.Duration
 
 	// seen is what was outstanding at the last look.

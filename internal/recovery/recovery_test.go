@@ -1,6 +1,7 @@
 package recovery_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/blocks"
@@ -25,11 +27,33 @@ var (
 	errAway = fmt.Errorf("%w: its copies are gone", storage.ErrUnavailable)
 )
 
-// world is a Recovery over a store whose days lie in different places. Days further back than 30 are
-// found by a list of all days only.
+// table keeps the slices of each bucket in a place of its own, as Cassandra does. Some of these are out of reach at times.
+type table struct {
+	storage.Store
+	away map[metric.Bucket]bool
+	// asked are the times from which slices of raw were asked for, and during is called after each reading.
+	asked  []int64
+	during func()
+}
+
+func (d *table) Slices(ctx context.Context, b metric.Bucket, fromMs, toMs int64) ([]storage.SliceState, error) {
+	if b == metric.Raw {
+		d.asked = append(d.asked, fromMs)
+	}
+	states, err := d.Store.Slices(ctx, b, fromMs, toMs)
+	if d.during != nil {
+		d.during()
+	}
+	if d.away[b] {
+		return nil, errAway
+	}
+	return states, err
+}
+
+// world is a Recovery over a table of slices.
 type world struct {
 	*testing.T
-	*storagetest.Days
+	*table
 	clk *clock.Simulated
 	c   *cache.Cache
 	r   *recovery.Recovery
@@ -44,7 +68,7 @@ func newStore(retention storage.Retention, clk clock.Clock) *storagetest.Model {
 func newWorld(t *testing.T) *world {
 	clk := clock.NewSimulated(friday.Add(12*time.Hour + 10*time.Minute))
 	store := newStore(nil, clk)
-	w := &world{T: t, Days: storagetest.NewDays(store, friday.AddDate(0, 0, -30).UnixMilli()), clk: clk}
+	w := &world{T: t, table: &table{Store: store, away: map[metric.Bucket]bool{}}, clk: clk}
 	w.restart()
 	return w
 }
@@ -52,7 +76,7 @@ func newWorld(t *testing.T) *world {
 // restart starts another process.
 func (w *world) restart() {
 	w.c = cache.New(w.Store, w.clk, 1, cache.DefaultTiming())
-	w.r = recovery.New(w.Days, w.c, w.clk, recovery.Options{})
+	w.r = recovery.New(w.table, w.c, w.clk, recovery.Options{})
 }
 
 // slice returns the slice of a bucket that begins hours before midnight.
@@ -70,28 +94,53 @@ func (w *world) complete(k storage.SliceKey) {
 	require.NoError(w, w.Store.CompleteSlice(w.Context(), k))
 }
 
-// look looks for what is outstanding, and for the number of gaps.
-func (w *world) look(gaps int, want ...storage.SliceKey) {
+// look looks for what is outstanding, and for the buckets that are unread.
+func (w *world) look(unread []metric.Bucket, want ...storage.SliceKey) {
 	w.Helper()
 	out, err := w.r.Outstanding(w.Context())
-	var some *storage.GapsError
-	if gaps == 0 {
+	var got storage.UnreadError
+	if len(unread) == 0 {
 		require.NoError(w, err)
 	} else {
-		require.ErrorAs(w, err, &some)
+		require.ErrorAs(w, err, &got)
 		require.ErrorIs(w, err, storage.ErrUnavailable)
-		require.Len(w, some.Gaps, gaps, "%v", some.Gaps)
 	}
+	for i, u := range got {
+		require.Equal(w, unread[i], u.Bucket)
+	}
+	require.Len(w, got, len(unread))
 	require.Equal(w, want, out)
+	exported := 0.0
+	for _, n := range counted(w.T, w.r.Collector(), "quern_aggregation_slices_unread") {
+		exported += n
+	}
+	require.Len(w, unread, int(exported))
+}
+
+// counted returns the values of a metric.
+func counted(t *testing.T, c prometheus.Collector, name string) (out []float64) {
+	t.Helper()
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(c)
+	families, err := reg.Gather()
+	require.NoError(t, err)
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == name {
+				out = append(out, m.GetGauge().GetValue())
+			}
+		}
+	}
+	return out
 }
 
 // run completes slices as long as one is due, and returns them in order.
-func (w *world) run(gaps bool) (ran []storage.SliceKey) {
+func (w *world) run(unread bool) (ran []storage.SliceKey) {
 	w.Helper()
 	for {
 		k, ok, err := w.r.NextDue(w.Context(), nil)
 		if !ok {
-			require.Equal(w, gaps, errors.As(err, new(*storage.GapsError)), "%v", err)
+			require.Equal(w, unread, errors.As(err, new(storage.UnreadError)), "%v", err)
 			return ran
 		}
 		require.NoError(w, err)
@@ -101,115 +150,97 @@ func (w *world) run(gaps bool) (ran []storage.SliceKey) {
 }
 
 // asks returns the times from which the next look asks for raw slices.
-func (w *world) asks() (fromMs []int64) {
+func (w *world) asks() []int64 {
 	w.Helper()
-	w.Asked()
+	w.asked = nil
 	_, _ = w.r.Outstanding(w.Context())
-	for _, a := range w.Asked() {
-		if a.Bucket == metric.Raw {
-			fromMs = append(fromMs, a.FromMs)
-		}
-	}
-	return fromMs
+	return w.asked
 }
 
-// A process that starts while some days are out of reach runs what was left open on all others. What
-// lies in those days waits, and so do the slices around them, and those whose rows go there.
-func TestStartWithDaysAway(t *testing.T) {
-	w := newWorld(t)
-	for day := 1; day <= 4; day++ {
-		w.open(slice(0, 24*day), slice(0, 24*day-7), slice(1, 24*day), slice(2, 24*day))
-	}
-	today := slice(0, -3)
-	w.open(today)
-	for b := range metric.Bucket(3) {
-		w.Away(storagetest.DayAt(slice(b, 24*(2+int(b)))), errAway)
-	}
-	require.Equal(t, []storage.SliceKey{
-		slice(0, 96), slice(0, 89), // of day 4; the rows of its 6 hours have nowhere to go
-		// nothing of day 3: the rows of its hours have nowhere to go, and so its 6 hours are not known
-		// nothing of day 2: its hours are not known
-		slice(0, 24), slice(1, 24), slice(0, 17), slice(2, 24), today,
-	}, w.run(true))
-	w.look(3+3, // the three days, and in each bucket what only the list of days tells
-		slice(1, 96), slice(0, 72), slice(0, 65), slice(2, 72), slice(1, 48), slice(2, 48))
+// tick lets pass what a look waits before it tries what was unread.
+func (w *world) tick() { w.clk.Set(w.clk.Now().Add(5 * time.Second)) }
 
-	for b := range metric.Bucket(3) {
-		w.Away(storagetest.DayAt(slice(b, 24*(2+int(b)))), nil)
+// TestBucketAway: while the slices of a bucket are out of reach, they wait, and those around them, and those whose rows go
+// there. The others run, also in a process that starts meanwhile. All is made up for.
+func TestBucketAway(t *testing.T) {
+	all := []storage.SliceKey{slice(0, 30), slice(1, 30), slice(2, 48), slice(0, 24)}
+	for away, runs := range [][]storage.SliceKey{nil, nil, {slice(0, 30), slice(0, 24)}} {
+		w := newWorld(t)
+		w.open(all...)
+		w.away[metric.Bucket(away)] = true
+		require.Equal(t, runs, w.run(true))
+		left := slices.DeleteFunc(slices.Clone(all), func(k storage.SliceKey) bool { return slices.Contains(runs, k) })
+		known := slices.DeleteFunc(slices.Clone(left), func(k storage.SliceKey) bool { return k.Bucket == metric.Bucket(away) })
+		w.look([]metric.Bucket{metric.Bucket(away)}, known...)
+		w.away = map[metric.Bucket]bool{}
+		w.look([]metric.Bucket{metric.Bucket(away)}, known...) // it is not tried again at once
+		w.tick()
+		require.Equal(t, left, w.run(false))
+		w.look(nil)
 	}
-	w.clk.Set(w.clk.Now().Add(time.Minute))
-	require.Equal(t, []storage.SliceKey{
-		slice(1, 96), slice(2, 96),
-		slice(0, 72), slice(1, 72), slice(0, 65), slice(2, 72),
-		slice(0, 48), slice(1, 48), slice(0, 41), slice(2, 48),
-	}, w.run(false))
-	w.look(0)
+
+	// Where a process has seen that nothing is outstanding within a slice, it does not wait.
+	w := newWorld(t)
+	w.open(all...)
+	w.complete(slice(0, 30))
+	w.complete(slice(0, 24))
+	w.look(nil, slice(1, 30), slice(2, 48))
+	w.open(slice(0, 8), slice(1, 12))
+	w.away[metric.Raw] = true
+	require.Equal(t, []storage.SliceKey{slice(1, 30), slice(2, 48)}, w.run(true))
 }
 
-// What is older than the days that are named is found as soon as the days can be listed, however
-// long that takes. Until then looks try it once in a while, and no longer once it is known.
-func TestListOfDaysAway(t *testing.T) {
+// TestStartWithABucketAway: what is older than all looks of a process that runs is found as soon as the bucket can be read,
+// however long that takes. Until then looks try it once in a while, and no longer once it is known.
+func TestStartWithABucketAway(t *testing.T) {
 	w := newWorld(t)
-	old, young := slice(0, 40*24), slice(0, 2)
-	w.open(old, young)
-	away := storagetest.DayAt(slice(0, 10*24))
-	w.Away(away, errAway)
+	old := slice(0, 40*24)
+	w.open(old)
+	w.away[metric.Raw] = true
 	require.Equal(t, []int64{math.MinInt64}, w.asks())
-	require.NotContains(t, w.asks(), int64(math.MinInt64), "it is tried again at once")
-	require.Equal(t, []storage.SliceKey{young}, w.run(true))
-	w.clk.Set(w.clk.Now().Add(time.Minute))
-	require.Contains(t, w.asks(), int64(math.MinInt64))
+	require.Empty(t, w.asks(), "it is tried again at once")
+	w.tick()
+	require.Equal(t, []int64{math.MinInt64}, w.asks())
 	w.clk.Set(w.clk.Now().Add(20 * time.Hour))
-	w.look(3 + 1)
+	w.look([]metric.Bucket{0})
 
-	w.Away(away, nil)
-	w.clk.Set(w.clk.Now().Add(time.Minute))
-	w.look(0, old)
-	require.Equal(t, old.StartMs, slices.Min(w.asks()))
-	w.Away(away, errAway)
-	w.look(0, old) // nothing is left in that day, and it is not read again
+	w.away[metric.Raw] = false
+	w.tick()
+	w.look(nil, old)
+	require.Equal(t, []int64{old.StartMs}, w.asks())
 	require.Equal(t, []storage.SliceKey{old}, w.run(false))
 	require.Equal(t, []int64{w.clk.Now().Truncate(time.Hour).Add(-24 * time.Hour).UnixMilli()}, w.asks())
-	w.Away(away, errAway)
-	w.look(0)
 }
 
-// A clock that goes back has a process look again where slices may have been opened since, and no
-// further: what is out of reach elsewhere does not matter.
+// A clock that goes back has a process look again where slices may have been opened since, and no further.
 func TestClockGoesBack(t *testing.T) {
 	w := newWorld(t)
-	w.look(0)
-	w.Away(storagetest.DayAt(slice(0, 5*24)), errAway)
+	w.look(nil)
 	for _, step := range []time.Duration{time.Millisecond, 3 * time.Hour, 2 * 24 * time.Hour} {
 		w.clk.Jump(-step)
 		now := w.clk.Now()
 		require.Equal(t, []int64{now.Truncate(time.Hour).Add(-24 * time.Hour).UnixMilli()}, w.asks())
 		k := storage.SliceKey{StartMs: now.Truncate(time.Hour).UnixMilli()}
 		w.open(k)
-		w.look(0, k)
+		w.look(nil, k)
 		w.clk.Jump(step)
 		w.clk.Set(w.clk.Now().Add(2 * time.Hour))
-		w.look(0, k)
+		w.look(nil, k)
 		w.complete(k)
-		w.look(0)
+		w.look(nil)
 	}
-	// A process that starts now does not know the day, whatever its clock does.
-	w.restart()
-	w.look(3 + 1)
-	w.clk.Jump(-time.Hour)
-	w.look(3 + 1)
 }
 
 // TestFoundDuringALook: a survey finds a slice while another look is under way, which does not read that time. The end of
 // the look does not take the slice out of the search.
 func TestFoundDuringALook(t *testing.T) {
 	w := newWorld(t)
-	w.look(0)
+	w.look(nil)
 	behind := slice(0, 50)
 	w.open(behind)
 	w.clk.Set(w.clk.Now().Add(24 * time.Hour))
 	surveyed := false
-	w.During(func() {
+	w.during = func() {
 		if surveyed {
 			return
 		}
@@ -218,41 +249,37 @@ func TestFoundDuringALook(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, ok)
 		require.Equal(t, behind, k)
-	})
+	}
 	_, err := w.r.Outstanding(t.Context())
-	w.During(nil)
+	w.during = nil
 	require.NoError(t, err)
 	require.True(t, surveyed)
-	w.look(0, behind)
+	w.look(nil, behind)
 }
 
-// A slice of a failed write that comes to light behind the looks is found within a day, by a look at all days. What is out
-// of reach then is a gap, as at the start.
+// A slice of a failed write that comes to light behind the looks is found within a day, by a look at all times. What is out
+// of reach then waits, as at the start.
 func TestOpenedBehindTheLooks(t *testing.T) {
 	w := newWorld(t)
-	w.look(0)
+	w.look(nil)
 	behind, further := slice(0, 50), slice(0, 40*24)
 	w.open(behind, further)
 	w.clk.Set(w.clk.Now().Add(24*time.Hour - time.Second))
 	require.Empty(t, w.run(false))
 
-	w.Away(storagetest.DayAt(behind), errAway)
-	recent := storage.SliceKey{StartMs: w.clk.Now().Add(-2 * time.Hour).Truncate(time.Hour).UnixMilli()}
-	w.open(recent)
+	w.away[metric.Raw] = true
 	w.clk.Set(w.clk.Now().Add(time.Second))
-	require.Equal(t, []storage.SliceKey{recent}, w.run(true))
-	w.look(3 + 1)
-	w.Heal()
-	w.clk.Set(w.clk.Now().Add(time.Minute))
+	require.Empty(t, w.run(true))
+	w.look([]metric.Bucket{metric.Raw})
+	w.away[metric.Raw] = false
+	w.tick()
 	require.Equal(t, []storage.SliceKey{further, behind}, w.run(false))
 
-	w.Asked()
+	w.asked = nil
 	w.clk.Set(w.clk.Now().Add(23 * time.Hour))
 	require.Empty(t, w.run(false))
-	for _, a := range w.Asked() {
-		require.NotEqual(t, int64(math.MinInt64), a.FromMs, "a look at all days")
-	}
-	w.look(0)
+	require.NotContains(t, w.asked, int64(math.MinInt64), "a look at all times")
+	w.look(nil)
 }
 
 // Late marks go into slices a minute ahead if the clock of another process is ahead, or this one was set back, and queries
@@ -262,17 +289,17 @@ func TestOpenedAhead(t *testing.T) {
 	w.clk.Set(friday.Add(12*time.Hour + 59*time.Minute))
 	soon, later := slice(0, -13), slice(0, -33)
 	w.open(later)
-	w.look(0, later)
+	w.look(nil, later)
 	w.open(soon)
-	w.look(0, soon, later)
+	w.look(nil, soon, later)
 	require.Empty(t, w.run(false))
 	w.clk.Set(friday.Add(14*time.Hour + 2*time.Minute))
 	require.Equal(t, []storage.SliceKey{soon}, w.run(false))
-	w.look(0, later)
+	w.look(nil, later)
 }
 
 // TestNoSliceIsForgotten: whatever is out of reach and when, and however clocks go and looks overlap,
-// each open slice is outstanding or lies in a gap. No slice is run before one within it.
+// each open slice is outstanding or unread. No slice is run before one within it.
 func TestNoSliceIsForgotten(t *testing.T) {
 	for seed := range uint64(60) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
@@ -282,18 +309,16 @@ func TestNoSliceIsForgotten(t *testing.T) {
 			left := map[storage.SliceKey]bool{}
 			known := func(out []storage.SliceKey, err error) {
 				t.Helper()
-				var some storage.GapsError
-				if gaps := new(storage.GapsError); errors.As(err, &gaps) {
-					some = *gaps
-				} else {
+				var unread storage.UnreadError
+				if !errors.As(err, &unread) {
 					require.NoError(t, err)
 				}
 				for k := range left {
 					if k.StartMs > w.clk.Now().UnixMilli() || slices.Contains(out, k) {
 						continue
 					}
-					require.True(t, slices.ContainsFunc(some.Gaps, func(g storage.Gap) bool {
-						return g.Bucket == k.Bucket && g.FromMs <= k.StartMs && k.StartMs < g.ToMs
+					require.True(t, slices.ContainsFunc(unread, func(u storage.UnreadSlices) bool {
+						return u.Bucket == k.Bucket && u.FromMs <= k.StartMs
 					}), "%v is forgotten", k)
 				}
 			}
@@ -310,10 +335,9 @@ func TestNoSliceIsForgotten(t *testing.T) {
 				case 2:
 					w.clk.Jump(-time.Duration(rnd.IntN(40*24*60)) * time.Minute)
 				case 3:
-					day := storagetest.Day{Bucket: metric.Bucket(rnd.IntN(3)), StartMs: now.Truncate(24*time.Hour).AddDate(0, 0, -rnd.IntN(40)).UnixMilli()}
-					w.Away(day, errAway)
+					w.away[metric.Bucket(rnd.IntN(3))] = true
 				case 4:
-					w.Heal()
+					clear(w.away)
 				case 5:
 					if rnd.IntN(3) == 0 {
 						w.restart()
@@ -340,16 +364,16 @@ func TestNoSliceIsForgotten(t *testing.T) {
 					delete(left, k)
 				}
 				during := rnd.IntN(3) // another look begins and ends within this one
-				w.During(func() {
+				w.during = func() {
 					if during--; during == 0 {
 						_, _ = w.r.Outstanding(t.Context())
 					}
-				})
+				}
 				out, err := w.r.Outstanding(t.Context())
-				w.During(nil)
+				w.during = nil
 				known(out, err)
 			}
-			w.Heal()
+			clear(w.away)
 			w.clk.Set(w.clk.Now().AddDate(1, 0, 0))
 			known(w.r.Outstanding(t.Context()))
 			w.run(false)

@@ -258,52 +258,26 @@ type SliceState struct {
 // Over reports whether the slice takes no more marks: a run may have passed them already.
 func (s SliceState) Over() bool { return s.Begun || s.Complete }
 
-// Gap is a part of the slices table that could not be read: the slices of Bucket that start in
-// [FromMs, ToMs). math.MinInt64 and math.MaxInt64 mean no bound.
-type Gap struct {
+// UnreadSlices says that the slices of a bucket could not be read: of those that start at FromMs or later, nobody knows
+// which are outstanding. Of the earlier ones none is.
+type UnreadSlices struct {
 	Bucket metric.Bucket
 	FromMs int64
-	ToMs   int64
-	// Err is the reason.
+	// Err is the reason, and names the bucket.
 	Err error
 }
 
-// String names the times of the gap.
-func (g Gap) String() string {
-	at := func(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.RFC3339) }
-	switch {
-	case g.FromMs == math.MinInt64 && g.ToMs == math.MaxInt64:
-		return "at all times"
-	case g.FromMs == math.MinInt64:
-		return "before " + at(g.ToMs)
-	case g.ToMs == math.MaxInt64:
-		return "from " + at(g.FromMs) + " on"
-	}
-	return "from " + at(g.FromMs) + " to " + at(g.ToMs)
-}
+// UnreadError is the error of a look at the slices of all buckets that could not read those of some. It is not empty.
+type UnreadError []UnreadSlices
 
-// GapsError is the error of Slices when some slices could be read and others could not, because
-// they are stored in different places.
-type GapsError struct {
-	// Gaps are not empty.
-	Gaps []Gap
-}
-
-// Error implements error.
-func (e *GapsError) Error() string {
-	more := ""
-	if n := len(e.Gaps) - 1; n > 0 {
-		more = fmt.Sprintf(" (and %d more gaps)", n)
-	}
-	g := e.Gaps[0]
-	return fmt.Sprintf("the slices of bucket %d %s cannot be read%s: %s", g.Bucket, g, more, g.Err)
-}
+// Error returns the first reason.
+func (e UnreadError) Error() string { return e[0].Err.Error() }
 
 // Unwrap returns the reasons.
-func (e *GapsError) Unwrap() []error {
-	out := make([]error, len(e.Gaps))
-	for i, g := range e.Gaps {
-		out[i] = g.Err
+func (e UnreadError) Unwrap() []error {
+	out := make([]error, len(e))
+	for i, u := range e {
+		out[i] = u.Err
 	}
 	return out
 }
@@ -513,8 +487,8 @@ type Runs interface {
 	ReleaseShard(ctx context.Context, shard int, owner string) error
 	// Leases returns the leases that have not ended.
 	Leases(ctx context.Context) ([]Lease, error)
-	// Slices returns the slices of a bucket that start in [fromMs, toMs), ordered by start. If some
-	// of them are out of reach and others are not, it returns the others and a *GapsError.
+	// Slices returns the slices of a bucket that start in [fromMs, toMs), ordered by start. A store that keeps its data in
+	// several places has those of each bucket in one of them.
 	Slices(ctx context.Context, b metric.Bucket, fromMs, toMs int64) ([]SliceState, error)
 	// BeginSlice records that a run of the slice has begun. Whoever has written a mark before, and
 	// then finds no such record, knows that the run will read the mark. The slice stays outstanding

@@ -97,20 +97,6 @@ func (s *state) unread(what string, err error) {
 	}
 }
 
-// gaps returns what err says cannot be read of the slices of buckets. It is then among the unread.
-func (s *state) gaps(ctx context.Context, err error) ([]storage.Gap, error) {
-	var unread *storage.GapsError
-	if !errors.As(err, &unread) {
-		return nil, err
-	}
-	for _, g := range unread.Gaps {
-		if err := s.without(ctx, fmt.Sprintf("the slices of %s %s", s.ladder.Name(g.Bucket), g), g.Err); err != nil {
-			return nil, err
-		}
-	}
-	return unread.Gaps, nil
-}
-
 // records returns the last runs and errors, newest first. known says whether the runs could be read.
 func (s *state) records(ctx context.Context, most int) (runs []storage.Run, faults []storage.ComponentError, known bool, err error) {
 	runs, rerr := storage.RecentRuns(ctx, s.store, most)
@@ -216,8 +202,14 @@ func (s *state) readBuckets(ctx context.Context, waiting bool) error {
 // readOutstanding returns the slices that are outstanding, by bucket, without those that cannot be read.
 func (s *state) readOutstanding(ctx context.Context) (map[metric.Bucket][]storage.SliceKey, error) {
 	outstanding, err := s.recovery.Outstanding(ctx)
-	if _, err := s.gaps(ctx, err); err != nil {
+	var unread storage.UnreadError
+	if err != nil && !errors.As(err, &unread) {
 		return nil, err
+	}
+	for _, u := range unread {
+		if err := s.without(ctx, "what is outstanding", u.Err); err != nil {
+			return nil, err
+		}
 	}
 	out := make(map[metric.Bucket][]storage.SliceKey)
 	for _, k := range outstanding {

@@ -105,19 +105,16 @@ func (s *timeline) readBucket(ctx context.Context, b metric.Bucket, outstanding 
 		return out, err
 	}
 	known, err := s.store.Slices(ctx, b, startMs, last.EndMs)
-	gaps, err := s.gaps(ctx, err)
 	if err != nil {
-		return out, err
-	}
-	for _, g := range gaps {
-		out.Unknown = append(out.Unknown, wire.Range{Start: max(g.FromMs, startMs), End: min(g.ToMs, last.EndMs)})
+		out.Unknown = []wire.Range{{Start: startMs, End: last.EndMs}}
+		return out, s.without(ctx, "the slices of "+out.Bucket, err)
 	}
 	states := make(map[int64]storage.SliceState)
 	for _, st := range known {
 		states[st.StartMs] = st
 	}
 	for ms := range waits { // late data may come for a slice whose record has been removed
-		if _, ok := states[ms]; !ok && startMs <= ms && ms < last.EndMs && !within(out.Unknown, ms) {
+		if _, ok := states[ms]; !ok && startMs <= ms && ms < last.EndMs {
 			states[ms] = storage.SliceState{SliceKey: storage.SliceKey{Bucket: b, StartMs: ms}, Complete: true}
 		}
 	}
@@ -126,10 +123,6 @@ func (s *timeline) readBucket(ctx context.Context, b metric.Bucket, outstanding 
 		out.Slices = append(out.Slices, s.slice(states[ms], waits[ms], nowMs))
 	}
 	return out, nil
-}
-
-func within(all []wire.Range, ms int64) bool {
-	return slices.ContainsFunc(all, func(r wire.Range) bool { return r.Start <= ms && ms < r.End })
 }
 
 // readWaiting counts the marks of a bucket by the slice that they are of, in whatever slice's index they are.

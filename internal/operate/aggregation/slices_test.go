@@ -16,6 +16,7 @@ import (
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/limits"
+	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/operate/aggregation"
 	"github.com/quern/quern/internal/recovery"
 	"github.com/quern/quern/internal/registry"
@@ -157,18 +158,26 @@ func TestUnreadSlices(t *testing.T) {
 	}
 
 	w := newWorld(t)
-	yesterday := raw(-5)
-	w.mark(yesterday, yesterday, 0)
+	six := storage.SliceKey{Bucket: 1, StartMs: raw(6).StartMs}
 	w.mark(raw(10), raw(10), 0)
-	days := storagetest.NewDays(w.Faulty, raw(-100).StartMs)
-	days.Away(storagetest.DayAt(yesterday), away)
+	w.mark(six, six, 0)
+	apart := storagetest.NewApart(w.Faulty)
+	apart.FailSlices(func(b metric.Bucket) error { return map[metric.Bucket]error{metric.Raw: away}[b] })
 	clk := clock.NewSimulated(now)
-	r := aggregation.New(days, recovery.New(days, cache.New(days, clk, 1, cache.DefaultTiming()), clk, recovery.Options{}), clk)
-	got, err := r.Slices(t.Context(), raw(-10).StartMs, raw(13).StartMs)
+	r := aggregation.New(apart, recovery.New(apart, cache.New(apart, clk, 1, cache.DefaultTiming()), clk, recovery.Options{}), clk)
+	got, err := r.Slices(t.Context(), raw(9).StartMs, raw(13).StartMs)
 	require.NoError(t, err)
-	require.Equal(t, "[10 outstanding]", states(got.Buckets[0]))
-	require.Equal(t, []wire.Range{{Start: raw(-10).StartMs, End: raw(0).StartMs}}, got.Buckets[0].Unknown)
-	require.NotEmpty(t, got.Unread)
+	require.Equal(t, []string{"[]", "[6 outstanding]"}, []string{states(got.Buckets[0]), states(got.Buckets[1])})
+	require.Equal(t, []wire.Range{{Start: raw(9).StartMs, End: raw(13).StartMs}}, got.Buckets[0].Unknown)
+	require.Empty(t, got.Buckets[1].Unknown)
+	require.Equal(t, []string{
+		"what is outstanding: read the slices of raw: the store is unavailable: its copies are gone", "the slices of raw: the store is unavailable: its copies are gone",
+	}, got.Unread)
+	st, err := r.AggregationStatus(t.Context(), false)
+	require.NoError(t, err)
+	require.Equal(t, got.Unread[:1], st.Unread)
+	require.Empty(t, st.Buckets[0].Outstanding)
+	require.Len(t, st.Buckets[1].Outstanding, 1)
 
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()

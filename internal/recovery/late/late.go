@@ -211,8 +211,8 @@ func (t *Tracker) readAll(ctx context.Context, marked map[storage.SliceKey]int) 
 	var away error
 	outstanding := func() ([]storage.SliceKey, error) {
 		known, err := t.opts.Outstanding(ctx)
-		var gaps *storage.GapsError
-		if errors.As(err, &gaps) {
+		var unread storage.UnreadError
+		if errors.As(err, &unread) {
 			away, err = fmt.Errorf("read the late marks: %w", err), nil
 		}
 		for k := range marked {

@@ -259,7 +259,7 @@ func TestIndexIsReadInPart(t *testing.T) {
 	w.opts.Outstanding = func(ctx context.Context) ([]storage.SliceKey, error) {
 		out, _ := all(ctx)
 		return slices.DeleteFunc(out, func(k storage.SliceKey) bool { return k == known.Partition.SliceKey }),
-			&storage.GapsError{Gaps: []storage.Gap{{FromMs: at(0), ToMs: at(-1), Err: storage.ErrUnavailable}}}
+			storage.UnreadError{{FromMs: at(0), Err: storage.ErrUnavailable}}
 	}
 	w.take(other)
 	w.advance(readEvery)

@@ -40,8 +40,7 @@ type sliceRow struct {
 	Complete bool  `db:"complete"`
 }
 
-// Slices implements storage.Runs. Each bucket is a partition. If it is out of reach, the whole range
-// is a gap.
+// Slices implements storage.Runs. Each bucket is a partition.
 func (s *Store) Slices(ctx context.Context, b metric.Bucket, fromMs, toMs int64) ([]storage.SliceState, error) {
 	const op = "slices"
 	if ctx.Err() != nil || fromMs >= toMs {
@@ -49,9 +48,6 @@ func (s *Store) Slices(ctx context.Context, b metric.Bucket, fromMs, toMs int64)
 	}
 	var out []storage.SliceState
 	for r, err := range rows[sliceRow](ctx, s.session, manyRows, stmt(cqlReadSlices, int(b), fromMs, toMs)) {
-		if storage.IsAway(err) && ctx.Err() == nil {
-			err = &storage.GapsError{Gaps: []storage.Gap{{Bucket: b, FromMs: fromMs, ToMs: toMs, Err: err}}}
-		}
 		if err != nil {
 			return nil, named(op, err)
 		}

@@ -11,12 +11,14 @@ import (
 )
 
 // Apart is a store that keeps some blocks in another place, which is out of reach at times. It then
-// fails the parts of a batch that concern these blocks, and stores the other parts.
+// fails the parts of a batch that concern these blocks, and stores the other parts. The slices of each bucket are in a place
+// of their own too.
 type Apart struct {
 	storage.Store
 
 	mu    sync.Mutex
 	fails func(metric.ScheduleID) error
+	away  func(metric.Bucket) error
 }
 
 // NewApart wraps a store with everything in reach.
@@ -43,6 +45,26 @@ func (a *Apart) Fail(fails func(metric.ScheduleID) error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.fails = fails
+}
+
+// FailSlices makes reads of the slices of a bucket fail with what away returns for it, from now on. With nil nothing fails.
+func (a *Apart) FailSlices(away func(metric.Bucket) error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.away = away
+}
+
+// Slices implements storage.Runs.
+func (a *Apart) Slices(ctx context.Context, b metric.Bucket, fromMs, toMs int64) ([]storage.SliceState, error) {
+	a.mu.Lock()
+	away := a.away
+	a.mu.Unlock()
+	if away != nil {
+		if err := away(b); err != nil {
+			return nil, err
+		}
+	}
+	return a.Store.Slices(ctx, b, fromMs, toMs)
 }
 
 // Write implements storage.Store. A batch without parts fails as one.

@@ -290,11 +290,10 @@ func ask[T any](f *Faulty, step Step, op func() (T, error)) (T, error) {
 		answer, err = op()
 		return err
 	})
-	var gaps *storage.GapsError
-	if err != nil && !errors.As(err, &gaps) {
+	if err != nil {
 		return zero, err
 	}
-	return answer, err // with gaps, the rest of the answer is there
+	return answer, nil
 }
 
 // errLeft stands for a loop that was left before its end.
