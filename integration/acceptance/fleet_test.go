@@ -350,7 +350,7 @@ func (f *fleet) pick(aggregates bool) *member {
 var (
 	runSteps = []string{
 		"Marks", "Marks/row", "RawChunks", "CacheBlock", "Rollups", "WriteRollups", "Write", "PackRaw", "DeleteCacheBlock", "DeleteMarks",
-		"BeginSlice", "CompleteSlice", "NewestBegun", "AcquireShard", "Slices", "FirstMark", "ReleaseShard",
+		"BeginSlice", "CompleteSlice", "NewestBegun", "AcquireShard", "Slices", "Marks", "ReleaseShard",
 	}
 	ingestSteps = []string{"Write", "Write", "Write", "Write", "Slices", "NewestBegun", "DeleteMarks", "LeaseIDs", "ClaimSchedules"}
 	failures    = []error{storage.ErrUnavailable, storage.ErrTimeout, errInjected}

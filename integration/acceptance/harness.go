@@ -490,7 +490,7 @@ func (s *System) Marks(b metric.Bucket) []PlacedMark {
 	for _, state := range s.Slices(b) {
 		for shard := range s.cfg.IndexPartitions {
 			p := storage.IndexPartition{SliceKey: state.SliceKey, Shard: shard}
-			for m, err := range s.inspect().Marks(s.t.Context(), p) {
+			for m, err := range s.inspect().Marks(s.t.Context(), p, storage.MarkKey{}, 0) {
 				require.NoError(s.t, err)
 				out = append(out, PlacedMark{
 					PlacedMark: storage.PlacedMark{Partition: p, Mark: m},

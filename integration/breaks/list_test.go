@@ -414,7 +414,7 @@ var list = []brk{
 	{
 		name: "who waits for others goes past the mark that was seen last", invariant: 3,
 		file: "internal/rollup/run.go",
-		old:  "p.left[shard] = first\n", new: "first.Start++\n\t\t\tp.left[shard] = first\n",
+		old:  "p.left[shard] = first.Key()\n", new: "first.Start++\n\t\t\tp.left[shard] = first.Key()\n",
 		pkg: "internal/rollup", test: "TestLooksGoOn",
 	},
 	{

@@ -573,7 +573,7 @@ func (w *world) check(ctx context.Context) {
 		}
 		for hour := range 24 {
 			k := storage.SliceKey{Bucket: b, StartMs: at(hour, 0).UnixMilli()}
-			for m, err := range w.store.Marks(ctx, storage.IndexPartition{SliceKey: k}) {
+			for m, err := range w.store.Marks(ctx, storage.IndexPartition{SliceKey: k}, storage.MarkKey{}, 0) {
 				must(err)
 				w.failed("a mark is left in %s slice %s: %s, block %d of %s", ladder.Name(b), clockOf(k.StartMs), m.Kind, m.Start, clockOf(m.TimeMs))
 			}
@@ -728,25 +728,13 @@ func (g *gate) Slices(ctx context.Context, b metric.Bucket, fromMs, toMs int64) 
 	})
 }
 
-func (g *gate) Marks(ctx context.Context, p storage.IndexPartition) iter.Seq2[storage.Mark, error] {
+func (g *gate) Marks(ctx context.Context, p storage.IndexPartition, from storage.MarkKey, most int) iter.Seq2[storage.Mark, error] {
 	return passAll(ctx, g, "Marks "+ladder.Name(p.Bucket)+" "+clockOf(p.StartMs), func(ctx context.Context) iter.Seq2[storage.Mark, error] {
 		if g.p.w.isGone(p) {
 			return func(yield func(storage.Mark, error) bool) { yield(storage.Mark{}, errGone) }
 		}
-		return g.Store.Marks(ctx, p)
+		return g.Store.Marks(ctx, p, from, most)
 	})
-}
-
-func (g *gate) FirstMark(ctx context.Context, p storage.IndexPartition, from storage.MarkKey) (k storage.MarkKey, ok bool, err error) {
-	k, err = pass(ctx, g, "FirstMark "+ladder.Name(p.Bucket)+" "+clockOf(p.StartMs), func(ctx context.Context) (storage.MarkKey, error) {
-		if g.p.w.isGone(p) {
-			return k, errGone
-		}
-		k, ok, err = g.Store.FirstMark(ctx, p, from)
-		return k, err
-	})
-	g.p.learn(ok)
-	return k, ok, err
 }
 
 func (g *gate) CacheBlock(ctx context.Context, k storage.CacheKey) ([]storage.Chunk, error) {

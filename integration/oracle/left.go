@@ -38,7 +38,7 @@ func LeftIn(ctx context.Context, st storage.Store) (Left, error) {
 				out.OpenSlices++
 			}
 			for shard := range set.IndexPartitions {
-				for _, err := range st.Marks(ctx, storage.IndexPartition{SliceKey: state.SliceKey, Shard: shard}) {
+				for _, err := range st.Marks(ctx, storage.IndexPartition{SliceKey: state.SliceKey, Shard: shard}, storage.MarkKey{}, 0) {
 					if err != nil {
 						return out, err
 					}

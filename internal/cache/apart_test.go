@@ -413,7 +413,7 @@ func TestRetryWhileTheNextDayIsOutOfReach(t *testing.T) {
 	clk.Set(midnight.Add(time.Minute))
 	require.NoError(t, w.Seal(t.Context()))
 	seals := 0
-	for m, err := range store.Marks(t.Context(), storage.IndexPartition{SliceKey: storage.SliceKey{StartMs: last.UnixMilli()}}) {
+	for m, err := range store.Marks(t.Context(), storage.IndexPartition{SliceKey: storage.SliceKey{StartMs: last.UnixMilli()}}, storage.MarkKey{}, 0) {
 		require.NoError(t, err)
 		if m.Kind == storage.MarkFresh {
 			seals++

@@ -31,7 +31,7 @@ func TestPutTakesBack(t *testing.T) {
 	for hours := range slow + 2 {
 		k := storage.SliceKey{StartMs: noon.Add(time.Duration(hours) * time.Hour).UnixMilli()}
 		n := 0
-		for m, err := range store.Marks(t.Context(), storage.IndexPartition{SliceKey: k}) {
+		for m, err := range store.Marks(t.Context(), storage.IndexPartition{SliceKey: k}, storage.MarkKey{}, 0) {
 			require.NoError(t, err)
 			require.Equal(t, late.TimeMs, m.TimeMs)
 			n++

@@ -108,7 +108,7 @@ func (c *Cache) Read(ctx context.Context, p storage.IndexPartition) iter.Seq2[*W
 	return func(yield func(*Work, error) bool) {
 		epochs := c.store.Settings().Epochs
 		var w *Work
-		for m, err := range c.store.Marks(ctx, p) {
+		for m, err := range c.store.Marks(ctx, p, storage.MarkKey{}, 0) {
 			if err != nil {
 				yield(nil, fmt.Errorf("read the index of slice %d, shard %d: %w", p.StartMs, p.Shard, err))
 				return

@@ -44,7 +44,7 @@ func group(hour time.Time, block blocks.Range, n int) cache.BlockSamples {
 func marksOf(t *testing.T, s storage.Store, hour time.Time) []storage.Mark {
 	t.Helper()
 	var out []storage.Mark
-	for m, err := range s.Marks(t.Context(), storage.IndexPartition{SliceKey: storage.SliceKey{StartMs: hour.UnixMilli()}}) {
+	for m, err := range s.Marks(t.Context(), storage.IndexPartition{SliceKey: storage.SliceKey{StartMs: hour.UnixMilli()}}, storage.MarkKey{}, 0) {
 		require.NoError(t, err)
 		out = append(out, m)
 	}

@@ -158,7 +158,7 @@ func (w *world) dump(t *testing.T) (data, marks []string) {
 		require.NoError(t, err)
 		for _, s := range states {
 			for shard := range settings.IndexPartitions {
-				for m, err := range w.store.Marks(t.Context(), storage.IndexPartition{SliceKey: s.SliceKey, Shard: shard}) {
+				for m, err := range w.store.Marks(t.Context(), storage.IndexPartition{SliceKey: s.SliceKey, Shard: shard}, storage.MarkKey{}, 0) {
 					require.NoError(t, err)
 					for _, id := range m.Schedules {
 						marks = append(marks, fmt.Sprintf("%s %s %s %s in %s", m.Kind, settings.Ladder.Name(b), names[id],

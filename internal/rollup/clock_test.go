@@ -16,7 +16,7 @@ import (
 func marks(t *testing.T, s storage.Store, k storage.SliceKey) (n int) {
 	t.Helper()
 	for shard := range s.Settings().IndexPartitions {
-		for _, err := range s.Marks(t.Context(), storage.IndexPartition{SliceKey: k, Shard: shard}) {
+		for _, err := range s.Marks(t.Context(), storage.IndexPartition{SliceKey: k, Shard: shard}, storage.MarkKey{}, 0) {
 			require.NoError(t, err)
 			n++
 		}

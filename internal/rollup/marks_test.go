@@ -79,7 +79,7 @@ func TestAbortedRunsLeaveOneMark(t *testing.T) {
 	next := metric.DefaultLadder().SliceAt(1, six.EndMs)
 	marks := 0
 	for shard := range store.Settings().IndexPartitions {
-		for _, err := range store.Marks(t.Context(), storage.IndexPartition{SliceKey: storage.SliceKey{Bucket: 1, StartMs: next.StartMs}, Shard: shard}) {
+		for _, err := range store.Marks(t.Context(), storage.IndexPartition{SliceKey: storage.SliceKey{Bucket: 1, StartMs: next.StartMs}, Shard: shard}, storage.MarkKey{}, 0) {
 			require.NoError(t, err)
 			marks++
 		}

@@ -41,7 +41,7 @@ func TestLargeBlocksInParts(t *testing.T) {
 		if cached {
 			for shard := range 2 {
 				p := storage.IndexPartition{SliceKey: k, Shard: shard}
-				for m, err := range store.Marks(t.Context(), p) {
+				for m, err := range store.Marks(t.Context(), p, storage.MarkKey{}, 0) {
 					require.NoError(t, err)
 					m.Kind, m.Chunks = storage.MarkFresh, 1+len(batch.Raw)
 					batch.Marks = append(batch.Marks, storage.PlacedMark{Partition: p, Mark: m})

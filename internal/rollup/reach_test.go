@@ -50,8 +50,8 @@ type part struct {
 	back bool
 }
 
-func (p *part) Marks(ctx context.Context, at storage.IndexPartition) iter.Seq2[storage.Mark, error] {
-	marks := p.Store.Marks(ctx, at)
+func (p *part) Marks(ctx context.Context, at storage.IndexPartition, from storage.MarkKey, most int) iter.Seq2[storage.Mark, error] {
+	marks := p.Store.Marks(ctx, at, from, most)
 	if at != p.at || p.back {
 		return marks
 	}
@@ -66,13 +66,6 @@ func (p *part) Marks(ctx context.Context, at storage.IndexPartition) iter.Seq2[s
 			}
 		}
 	}
-}
-
-func (p *part) FirstMark(ctx context.Context, at storage.IndexPartition, from storage.MarkKey) (storage.MarkKey, bool, error) {
-	if at == p.at && p.err != nil && !p.back {
-		return storage.MarkKey{}, false, p.err
-	}
-	return p.Store.FirstMark(ctx, at, from)
 }
 
 const hoursOfWorkers = 6

@@ -234,12 +234,11 @@ func (u *run) othersEnded(ctx context.Context) error {
 			continue
 		}
 		u.indexQueries.Add(1)
-		first, left, err := u.store.FirstMark(ctx, storage.IndexPartition{SliceKey: u.key, Shard: shard}, p.left[shard])
-		if err != nil {
-			return orLeave(ctx, errLeft, fmt.Errorf("read the index of shard %d: %w", shard, err))
-		}
-		if left {
-			p.left[shard] = first
+		for first, err := range u.store.Marks(ctx, storage.IndexPartition{SliceKey: u.key, Shard: shard}, p.left[shard], 1) {
+			if err != nil {
+				return orLeave(ctx, errLeft, fmt.Errorf("read the index of shard %d: %w", shard, err))
+			}
+			p.left[shard] = first.Key()
 			return fmt.Errorf("shard %d: %w", shard, ErrShared)
 		}
 		p.ended[shard] = true

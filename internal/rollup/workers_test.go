@@ -2,6 +2,7 @@ package rollup_test
 
 import (
 	"context"
+	"iter"
 	"slices"
 	"testing"
 	"time"
@@ -91,9 +92,11 @@ type looks struct {
 	from []storage.MarkKey
 }
 
-func (l *looks) FirstMark(ctx context.Context, p storage.IndexPartition, from storage.MarkKey) (storage.MarkKey, bool, error) {
-	l.from = append(l.from, from)
-	return l.Store.FirstMark(ctx, p, from)
+func (l *looks) Marks(ctx context.Context, p storage.IndexPartition, from storage.MarkKey, most int) iter.Seq2[storage.Mark, error] {
+	if most > 0 {
+		l.from = append(l.from, from)
+	}
+	return l.Store.Marks(ctx, p, from, most)
 }
 
 // TestLooksGoOn: a worker that waits for another continues its look from the last mark that it has
@@ -199,7 +202,7 @@ func TestFencesAheadOfTheClock(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, rows(t, place), 100)
 	for shard := range 2 {
-		for m, err := range place.Marks(t.Context(), storage.IndexPartition{SliceKey: k, Shard: shard}) {
+		for m, err := range place.Marks(t.Context(), storage.IndexPartition{SliceKey: k, Shard: shard}, storage.MarkKey{}, 0) {
 			require.NoError(t, err)
 			require.Fail(t, "a mark is left", "of block %d", m.Start)
 		}
@@ -235,7 +238,7 @@ func TestLookBeforeTheBeginning(t *testing.T) {
 	require.NoError(t, store.BeginSlice(t.Context(), k)) // as the other worker does, which is done with one of its shards
 	p := storage.IndexPartition{SliceKey: k, Shard: first}
 	var done []storage.Mark
-	for m, err := range store.Marks(t.Context(), p) {
+	for m, err := range store.Marks(t.Context(), p, storage.MarkKey{}, 0) {
 		require.NoError(t, err)
 		done = append(done, m)
 	}

@@ -499,13 +499,11 @@ type Runs interface {
 	// is false if none has. It counts what BeginSlice has ever recorded: it never goes back, and it
 	// stays when the records of slices are removed or expire. It is never older than what Slices says.
 	NewestBegun(ctx context.Context, b metric.Bucket) (startMs int64, ok bool, err error)
-	// Marks yields the marks of an index partition by (Start, TimeMs, ID), page by page. It yields
-	// a mark whose values cannot be decoded as damaged, and continues with the next.
-	Marks(ctx context.Context, p IndexPartition) iter.Seq2[Mark, error]
-	// FirstMark returns the key of the first mark of an index partition that is not before from. ok
-	// is false if there is none. The zero from lies before all marks. The marks before from and
-	// after the result do not add to the cost.
-	FirstMark(ctx context.Context, p IndexPartition, from MarkKey) (k MarkKey, ok bool, err error)
+	// Marks yields the marks of an index partition that are not before from, by (Start, TimeMs, ID), page by page. The zero
+	// from lies before all marks. It yields a mark whose values cannot be decoded as damaged, and continues with the next.
+	// most is how many marks the caller takes before it breaks off, 0 for all. The marks before from add nothing to the cost,
+	// and those after the first most add no more than a page of a local disk.
+	Marks(ctx context.Context, p IndexPartition, from MarkKey, most int) iter.Seq2[Mark, error]
 	// CacheBlock is the chunks of a cache partition by ID; none is no error. ErrTooLarge when they
 	// have more than about MaxCacheBytes, as nothing bounds how often the same samples are sent: the
 	// table, which has them too, is read chunk by chunk.

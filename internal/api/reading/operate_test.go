@@ -66,7 +66,7 @@ func request(t *testing.T, method, target, body string) (code int, text string, 
 
 func marksIn(t *testing.T, st storage.Store) (out []storage.Mark) {
 	t.Helper()
-	for m, err := range st.Marks(t.Context(), storage.IndexPartition{SliceKey: storage.SliceKey{StartMs: apitest.Now.UnixMilli()}}) {
+	for m, err := range st.Marks(t.Context(), storage.IndexPartition{SliceKey: storage.SliceKey{StartMs: apitest.Now.UnixMilli()}}, storage.MarkKey{}, 0) {
 		require.NoError(t, err)
 		out = append(out, m)
 	}

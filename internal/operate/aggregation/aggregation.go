@@ -253,7 +253,7 @@ func (s *state) bucket(ctx context.Context, b metric.Bucket, outstanding []stora
 func (s *state) countMarks(ctx context.Context, k storage.SliceKey, each func(startMs int64)) (n int, err error) {
 	var away error
 	for shard := range s.store.Settings().IndexPartitions {
-		for m, err := range s.store.Marks(ctx, storage.IndexPartition{SliceKey: k, Shard: shard}) {
+		for m, err := range s.store.Marks(ctx, storage.IndexPartition{SliceKey: k, Shard: shard}, storage.MarkKey{}, 0) {
 			if storage.IsAway(err) && ctx.Err() == nil {
 				away = err
 				break

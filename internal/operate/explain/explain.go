@@ -370,7 +370,7 @@ func (x *Explainer) readMarks(ctx context.Context, id metric.ScheduleID, levels 
 	widest := levels[len(levels)-1].slice
 	for _, k := range open {
 		for _, shard := range x.shardsOf(id, widest) {
-			for m, err := range x.Store.Marks(ctx, storage.IndexPartition{SliceKey: k, Shard: shard}) {
+			for m, err := range x.Store.Marks(ctx, storage.IndexPartition{SliceKey: k, Shard: shard}, storage.MarkKey{}, 0) {
 				if err != nil {
 					return fmt.Errorf("read the index of %s slice %s: %w", x.ladder.Name(k.Bucket), x.ladder.SliceAt(k.Bucket, k.StartMs), err)
 				}

@@ -74,7 +74,7 @@ func (w *world) marks(in time.Time) map[int64][]storage.Mark {
 	for shard := range 4 {
 		for m, err := range w.store.Marks(w.Context(), storage.IndexPartition{
 			SliceKey: storage.SliceKey{StartMs: in.UnixMilli()}, Shard: shard,
-		}) {
+		}, storage.MarkKey{}, 0) {
 			require.NoError(w, err)
 			out[m.TimeMs] = append(out[m.TimeMs], m)
 		}

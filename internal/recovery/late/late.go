@@ -50,7 +50,7 @@ const (
 // Store is what a Tracker reads.
 type Store interface {
 	Settings() storage.Settings
-	Marks(ctx context.Context, p storage.IndexPartition) iter.Seq2[storage.Mark, error]
+	Marks(ctx context.Context, p storage.IndexPartition, from storage.MarkKey, most int) iter.Seq2[storage.Mark, error]
 }
 
 // Options set up a Tracker.
@@ -262,7 +262,7 @@ func (t *Tracker) readAll(ctx context.Context, marked map[storage.SliceKey]int) 
 
 // readShard adds to v what is late by the marks of an index partition.
 func (t *Tracker) readShard(ctx context.Context, p storage.IndexPartition, v *View, epochs blocks.Epochs) error {
-	for m, err := range t.store.Marks(ctx, p) {
+	for m, err := range t.store.Marks(ctx, p, storage.MarkKey{}, 0) {
 		if err != nil {
 			return err
 		}

@@ -45,7 +45,7 @@ func newWorld(t testing.TB, shared bool) *world {
 	return w
 }
 
-func (w *world) Marks(ctx context.Context, p storage.IndexPartition) iter.Seq2[storage.Mark, error] {
+func (w *world) Marks(ctx context.Context, p storage.IndexPartition, from storage.MarkKey, most int) iter.Seq2[storage.Mark, error] {
 	w.marks++
 	return func(yield func(storage.Mark, error) bool) {
 		if w.before != nil {
@@ -54,7 +54,7 @@ func (w *world) Marks(ctx context.Context, p storage.IndexPartition) iter.Seq2[s
 				return
 			}
 		}
-		for m, err := range w.Store.Marks(ctx, p) {
+		for m, err := range w.Store.Marks(ctx, p, from, most) {
 			if !yield(m, err) {
 				return
 			}

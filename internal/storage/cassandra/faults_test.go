@@ -410,7 +410,7 @@ func (r *round) read(t *testing.T, p *process) content {
 	c := content{
 		Raw:     gather(t, p.RawChunks(ctx, ids, r.dayMs, endMs)),
 		Rollups: gather(t, p.Rollups(ctx, 1, ids, r.dayMs, endMs)),
-		Marks:   gather(t, p.Marks(ctx, r.part)),
+		Marks:   gather(t, p.Marks(ctx, r.part, storage.MarkKey{}, 0)),
 	}
 	slices.SortFunc(c.Rollups, func(a, b metric.RollupRow) int {
 		return int((a.Schedule-b.Schedule)*100) + int((a.TimeMs-b.TimeMs)/(dayMs/24))

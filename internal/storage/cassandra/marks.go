@@ -52,9 +52,16 @@ func (r *markRow) mark() storage.Mark {
 }
 
 // Marks implements storage.Runs.
-func (s *Store) Marks(ctx context.Context, p storage.IndexPartition) iter.Seq2[storage.Mark, error] {
+func (s *Store) Marks(ctx context.Context, p storage.IndexPartition, from storage.MarkKey, most int) iter.Seq2[storage.Mark, error] {
+	in, pageRows := allMarks, manyRows
+	if from != (storage.MarkKey{}) {
+		in.from = from
+	}
+	if most > 0 {
+		pageRows = min(most, manyRows) // the server stops there
+	}
 	return func(yield func(storage.Mark, error) bool) {
-		for r, err := range s.markRows(ctx, p, allMarks, manyRows) {
+		for r, err := range s.markRows(ctx, p, in, pageRows) {
 			if err == nil {
 				err = convert(ctx, ctx.Err())
 			}
@@ -67,21 +74,6 @@ func (s *Store) Marks(ctx context.Context, p storage.IndexPartition) iter.Seq2[s
 			}
 		}
 	}
-}
-
-// FirstMark implements storage.Runs. It asks for a page of one row, and the server stops there.
-func (s *Store) FirstMark(ctx context.Context, p storage.IndexPartition, from storage.MarkKey) (storage.MarkKey, bool, error) {
-	in := allMarks
-	if from != (storage.MarkKey{}) {
-		in.from = from
-	}
-	for r, err := range s.markRows(ctx, p, in, 1) {
-		if err != nil {
-			return storage.MarkKey{}, false, named("first mark", err)
-		}
-		return r.key(), true, nil
-	}
-	return storage.MarkKey{}, false, nil
 }
 
 // markSpan is a range of mark keys: from key from up to the first key of block end at time endMs,

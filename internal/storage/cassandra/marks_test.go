@@ -96,13 +96,15 @@ func TestMarksAmongTombstones(t *testing.T) {
 			require.True(t, slices.Equal(want, got), "%v\n%v", want, got)
 
 			for _, from := range append(g.keys, storage.MarkKey{}) {
-				k, ok, err := s.FirstMark(t.Context(), p, from)
-				require.NoError(t, err)
 				left := slices.DeleteFunc(slices.Clone(want), func(k storage.MarkKey) bool { return k.Compare(from) < 0 })
-				require.Equal(t, len(left) > 0, ok)
-				if ok {
-					require.Equal(t, left[0], k)
+				n := 0
+				for m, err := range s.Marks(t.Context(), p, from, 1) {
+					require.NoError(t, err)
+					require.Equal(t, left[0], m.Key())
+					n++
+					break
 				}
+				require.Equal(t, min(1, len(left)), n)
 			}
 		})
 	}
@@ -116,7 +118,7 @@ func TestMarksWithoutTombstones(t *testing.T) {
 	}
 	s := &Store{session: g}
 	n := 0
-	for _, err := range s.Marks(t.Context(), storage.IndexPartition{}) {
+	for _, err := range s.Marks(t.Context(), storage.IndexPartition{}, storage.MarkKey{}, 0) {
 		require.NoError(t, err)
 		n++
 	}
@@ -129,8 +131,10 @@ func TestMarksThatCannotBeRead(t *testing.T) {
 	g := &graveyard{most: 0, leased: "128", keys: []storage.MarkKey{{ID: blocks.KeyID(1, 1)}, {ID: blocks.KeyID(1, 2)}}}
 	g.deleted = map[storage.MarkKey]bool{g.keys[0]: true, g.keys[1]: true}
 	s := &Store{session: g}
-	_, _, err := s.FirstMark(t.Context(), storage.IndexPartition{}, storage.MarkKey{})
-	require.ErrorIs(t, err, storage.ErrTimeout)
+	for _, err := range s.Marks(t.Context(), storage.IndexPartition{}, storage.MarkKey{}, 1) {
+		require.ErrorIs(t, err, storage.ErrTimeout)
+	}
+	require.NotZero(t, g.reads)
 	require.Less(t, g.reads, 60)
 }
 
@@ -155,7 +159,7 @@ func TestDamagedMarks(t *testing.T) {
 		{Start: 256, TimeMs: 6, ID: gocql.UUID(blocks.KeyID(1, 4)), Kind: int(storage.MarkRetry), DueMs: 9, Attempt: 3},
 	}}}
 	var got []storage.Mark
-	for m, err := range s.Marks(t.Context(), storage.IndexPartition{}) {
+	for m, err := range s.Marks(t.Context(), storage.IndexPartition{}, storage.MarkKey{}, 0) {
 		require.NoError(t, err)
 		got = append(got, m)
 	}

@@ -119,7 +119,7 @@ func check(t *testing.T, st *Store, acked []int) int {
 		raw[c.ID] = true
 	}
 	marks := map[metric.ScheduleID]bool{}
-	for m, err := range st.Marks(t.Context(), storage.IndexPartition{SliceKey: storage.SliceKey{StartMs: crashStart}}) {
+	for m, err := range st.Marks(t.Context(), storage.IndexPartition{SliceKey: storage.SliceKey{StartMs: crashStart}}, storage.MarkKey{}, 0) {
 		require.NoError(t, err)
 		marks[m.Start] = true
 	}

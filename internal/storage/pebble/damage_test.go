@@ -200,7 +200,7 @@ func TestDamagedBlockOfMarks(t *testing.T) {
 	for n := range slices {
 		read := 0
 		var failed error
-		for _, err := range st.Marks(t.Context(), partition(n)) {
+		for _, err := range st.Marks(t.Context(), partition(n), storage.MarkKey{}, 0) {
 			if failed = err; err == nil {
 				read++
 			}

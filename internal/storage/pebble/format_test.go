@@ -164,7 +164,7 @@ func TestDamagedMark(t *testing.T) {
 	} {
 		require.NoError(t, st.db.Set(key, bad, nil))
 		var got []storage.Mark
-		for m, err := range st.Marks(t.Context(), part) {
+		for m, err := range st.Marks(t.Context(), part, storage.MarkKey{}, 0) {
 			require.NoError(t, err)
 			got = append(got, m)
 		}

@@ -320,10 +320,14 @@ func parseBegun(v []byte) (startMs int64, ok bool, err error) {
 }
 
 // Marks implements storage.Runs.
-func (s *Store) Marks(ctx context.Context, p storage.IndexPartition) iter.Seq2[storage.Mark, error] {
+func (s *Store) Marks(ctx context.Context, p storage.IndexPartition, from storage.MarkKey, _ int) iter.Seq2[storage.Mark, error] {
 	return func(yield func(storage.Mark, error) bool) {
 		partition := indexPartitionKey(p)
-		scan(ctx, s, "marks", partition, after(partition), nil, func(k, v []byte) (storage.Mark, error) {
+		lower := partition
+		if from != (storage.MarkKey{}) {
+			lower = indexKey(partition, &storage.Mark{Start: from.Start, TimeMs: from.TimeMs, ID: from.ID})
+		}
+		scan(ctx, s, "marks", lower, after(partition), nil, func(k, v []byte) (storage.Mark, error) {
 			m, err := parseIndexKey(k)
 			if err != nil {
 				return m, err
@@ -334,25 +338,6 @@ func (s *Store) Marks(ctx context.Context, p storage.IndexPartition) iter.Seq2[s
 			return m, nil
 		}, nil, yield)
 	}
-}
-
-// FirstMark implements storage.Runs.
-func (s *Store) FirstMark(ctx context.Context, p storage.IndexPartition, from storage.MarkKey) (storage.MarkKey, bool, error) {
-	const op = "first mark"
-	if err := s.begin(ctx, op); err != nil {
-		return storage.MarkKey{}, false, err
-	}
-	partition := indexPartitionKey(p)
-	lower := partition
-	if from != (storage.MarkKey{}) {
-		lower = indexKey(partition, &storage.Mark{Start: from.Start, TimeMs: from.TimeMs, ID: from.ID})
-	}
-	page, err := s.readPage(lower, after(partition), 1, nil)
-	if err != nil || len(page.rows) == 0 {
-		return storage.MarkKey{}, false, convert(op, err)
-	}
-	m, err := parseIndexKey(page.rows[0].key)
-	return m.Key(), err == nil, convert(op, err)
 }
 
 // CacheBlock implements storage.Runs.

@@ -201,7 +201,7 @@ func gather[T any](seq iter.Seq2[T, error]) (out []T, err error) {
 
 func (s *suite) marks(p storage.IndexPartition) []storage.Mark {
 	s.Helper()
-	return all(s, s.store.Marks(s.ctx, p))
+	return all(s, s.store.Marks(s.ctx, p, storage.MarkKey{}, 0))
 }
 
 func (s *suite) cacheBlock(k storage.CacheKey) []storage.Chunk {

@@ -61,11 +61,7 @@ func operations(st storage.Store, f storage.Fence, id blocks.ID, leased metric.S
 			_, err := st.Slices(ctx, metric.Raw, at(0), at(1))
 			return err
 		},
-		"Marks": func(ctx context.Context) error { return drain(st.Marks(ctx, part)) },
-		"FirstMark": func(ctx context.Context) error {
-			_, _, err := st.FirstMark(ctx, part, storage.MarkKey{})
-			return err
-		},
+		"Marks": func(ctx context.Context) error { return drain(st.Marks(ctx, part, storage.MarkKey{}, 0)) },
 		"CacheBlock": func(ctx context.Context) error {
 			_, err := st.CacheBlock(ctx, storage.CacheKey{SliceKey: rawSlice(0)})
 			return err
@@ -151,7 +147,7 @@ func (s *suite) cancelled() {
 	defer stop()
 	seen := 0
 	var last error
-	for _, err := range s.store.Marks(ctx, part) {
+	for _, err := range s.store.Marks(ctx, part, storage.MarkKey{}, 0) {
 		if last = err; err == nil {
 			seen++
 		}
@@ -170,7 +166,7 @@ func (s *suite) iteratorsBreakEarly() {
 		}
 	}
 	everything := blocks.Range{End: 1000}
-	breakAtOnce(s.T, s.store.Marks(s.ctx, storage.IndexPartition{SliceKey: rawSlice(0)}))
+	breakAtOnce(s.T, s.store.Marks(s.ctx, storage.IndexPartition{SliceKey: rawSlice(0)}, storage.MarkKey{}, 0))
 	breakAtOnce(s.T, s.store.RawChunks(s.ctx, everything, at(0), at(1)))
 	breakAtOnce(s.T, s.store.Rollups(s.ctx, 1, everything, at(0), at(1)))
 	breakAtOnce(s.T, s.store.Schedules(s.ctx, everything))
@@ -179,7 +175,7 @@ func (s *suite) iteratorsBreakEarly() {
 	breakAtOnce(s.T, s.store.Items(s.ctx, itemKind, "", ""))
 	// An iterator that still holds something would keep the store from closing.
 	s.reopen()
-	breakAtOnce(s.T, s.store.Marks(s.ctx, storage.IndexPartition{SliceKey: rawSlice(0)}))
+	breakAtOnce(s.T, s.store.Marks(s.ctx, storage.IndexPartition{SliceKey: rawSlice(0)}, storage.MarkKey{}, 0))
 }
 
 func breakAtOnce[T any](t *testing.T, seq iter.Seq2[T, error]) {

@@ -438,17 +438,8 @@ func (f *Faulty) Slices(ctx context.Context, b metric.Bucket, fromMs, toMs int64
 }
 
 // Marks implements storage.Runs.
-func (f *Faulty) Marks(ctx context.Context, p storage.IndexPartition) iter.Seq2[storage.Mark, error] {
-	return sequence(f, Step{Op: "Marks", Detail: p}, f.Store.Marks(ctx, p))
-}
-
-// FirstMark implements storage.Runs.
-func (f *Faulty) FirstMark(ctx context.Context, p storage.IndexPartition, from storage.MarkKey) (k storage.MarkKey, ok bool, err error) {
-	err = f.do(Step{Op: "FirstMark", Detail: p}, func() error {
-		k, ok, err = f.Store.FirstMark(ctx, p, from)
-		return err
-	})
-	return k, ok && err == nil, err
+func (f *Faulty) Marks(ctx context.Context, p storage.IndexPartition, from storage.MarkKey, most int) iter.Seq2[storage.Mark, error] {
+	return sequence(f, Step{Op: "Marks", Detail: p}, f.Store.Marks(ctx, p, from, most))
 }
 
 // CacheBlock implements storage.Runs.

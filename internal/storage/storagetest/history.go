@@ -612,7 +612,9 @@ func (r *historyRun) compareIndexAndCache() {
 			continue
 		}
 		seen[m.Partition] = true
-		same(r, func(st storage.Store) ([]storage.Mark, error) { return gather(st.Marks(r.ctx, m.Partition)) })
+		same(r, func(st storage.Store) ([]storage.Mark, error) {
+			return gather(st.Marks(r.ctx, m.Partition, storage.MarkKey{}, 0))
+		})
 	}
 	for k := range slicesSeen {
 		for start := metric.ScheduleID(0); start < 8*128; start += 128 {

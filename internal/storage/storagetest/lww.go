@@ -277,24 +277,16 @@ func (m *LWWModel) writeChunks(b *storage.Batch, at stamp) {
 }
 
 // Marks implements storage.Runs.
-func (m *LWWModel) Marks(ctx context.Context, p storage.IndexPartition) iter.Seq2[storage.Mark, error] {
+func (m *LWWModel) Marks(ctx context.Context, p storage.IndexPartition, from storage.MarkKey, _ int) iter.Seq2[storage.Mark, error] {
 	return modelSeq(ctx, m.Model, func() []storage.Mark {
-		var out []storage.Mark
+		var marks []storage.Mark
 		for _, r := range m.rows.marks[p] {
 			if r.us > r.deletedUs {
-				out = append(out, cloneMark(r.mark))
+				marks = append(marks, r.mark)
 			}
 		}
-		slices.SortFunc(out, func(a, b storage.Mark) int {
-			return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.TimeMs, b.TimeMs), a.ID.Compare(b.ID))
-		})
-		return out
+		return marksFrom(marks, from)
 	})
-}
-
-// FirstMark implements storage.Runs.
-func (m *LWWModel) FirstMark(ctx context.Context, p storage.IndexPartition, from storage.MarkKey) (storage.MarkKey, bool, error) {
-	return firstMark(m.Marks(ctx, p), from)
 }
 
 // DeleteMarks implements storage.Runs.

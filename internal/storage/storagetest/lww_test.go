@@ -32,11 +32,11 @@ func TestLWWModel(t *testing.T) {
 	// timestamp; the delete wins.
 	require.NoError(t, other.Write(ctx, mark(1)))
 	require.NoError(t, m.DeleteMarks(ctx, lease.Fence, part, []storage.Mark{{TimeMs: at(0)}}))
-	require.Empty(t, all(t, m.Marks(ctx, part)))
+	require.Empty(t, all(t, m.Marks(ctx, part, storage.MarkKey{}, 0)))
 	// What that process writes later is there, and no delete with the old fence removes it.
 	require.NoError(t, other.Write(ctx, mark(2)))
 	require.NoError(t, m.DeleteMarks(ctx, lease.Fence, part, []storage.Mark{{TimeMs: at(0)}}))
-	require.Len(t, all(t, m.Marks(ctx, part)), 1)
+	require.Len(t, all(t, m.Marks(ctx, part, storage.MarkKey{}, 0)), 1)
 
 	// A delete of a partition hides what arrives later with a lower timestamp.
 	key := storage.CacheKey{SliceKey: rawSlice(0)}

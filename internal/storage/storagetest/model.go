@@ -516,32 +516,19 @@ func (m *Model) setSlice(k storage.SliceKey, set func(*storage.SliceState)) {
 }
 
 // Marks implements storage.Runs.
-func (m *Model) Marks(ctx context.Context, p storage.IndexPartition) iter.Seq2[storage.Mark, error] {
-	return modelSeq(ctx, m, func() []storage.Mark {
-		var out []storage.Mark
-		for _, mark := range m.marks[p] {
+func (m *Model) Marks(ctx context.Context, p storage.IndexPartition, from storage.MarkKey, _ int) iter.Seq2[storage.Mark, error] {
+	return modelSeq(ctx, m, func() []storage.Mark { return marksFrom(slices.Collect(maps.Values(m.marks[p])), from) })
+}
+
+// marksFrom returns copies of the marks that are not before from, in order.
+func marksFrom(marks []storage.Mark, from storage.MarkKey) (out []storage.Mark) {
+	for _, mark := range marks {
+		if mark.Key().Compare(from) >= 0 {
 			out = append(out, cloneMark(mark))
 		}
-		slices.SortFunc(out, func(a, b storage.Mark) int {
-			return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.TimeMs, b.TimeMs), a.ID.Compare(b.ID))
-		})
-		return out
-	})
-}
-
-// FirstMark implements storage.Runs.
-func (m *Model) FirstMark(ctx context.Context, p storage.IndexPartition, from storage.MarkKey) (storage.MarkKey, bool, error) {
-	return firstMark(m.Marks(ctx, p), from)
-}
-
-// firstMark finds the result of FirstMark among the marks of a partition.
-func firstMark(marks iter.Seq2[storage.Mark, error], from storage.MarkKey) (storage.MarkKey, bool, error) {
-	for mark, err := range marks {
-		if err != nil || mark.Key().Compare(from) >= 0 {
-			return mark.Key(), err == nil, err
-		}
 	}
-	return storage.MarkKey{}, false, nil
+	slices.SortFunc(out, func(a, b storage.Mark) int { return a.Key().Compare(b.Key()) })
+	return out
 }
 
 // DeleteMarks implements storage.Runs.
