@@ -2,10 +2,12 @@ package faults
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,9 +23,12 @@ import (
 
 // Link is a proxy in this process that connections pass through, and that can disturb them.
 type Link struct {
-	t     testing.TB
+	t    testing.TB
+	addr string
+
+	mu    sync.Mutex
+	to    string
 	proxy *toxiproxy.Proxy
-	addr  string
 }
 
 // NewLink starts a proxy that listens at an address with a port and leads to another address. It
@@ -31,23 +36,42 @@ type Link struct {
 func NewLink(t testing.TB, listen, to string) *Link {
 	t.Helper()
 	zerolog.SetGlobalLevel(zerolog.Disabled) // a toxic ignores the logger that it is given
-	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(prometheus.NewRegistry()), zerolog.Nop())
-	l := &Link{t: t, proxy: toxiproxy.NewProxy(server, listen, listen, to)}
+	l := &Link{t: t, to: to, proxy: newProxy(listen, to)}
 	require.NoError(t, l.proxy.Start())
 	l.addr = l.proxy.Listen
-	t.Cleanup(func() { l.change("ended", func() error { l.proxy.Stop(); return nil }) })
+	t.Cleanup(func() { l.change("ended", func(p *toxiproxy.Proxy) error { p.Stop(); return nil }) })
 	return l
 }
 
-// change applies a change to the proxy, and fails the test if that takes too long. The proxy waits
-// until its connections have passed on what they hold, and their peer may not read.
-func (l *Link) change(what string, do func() error) {
-	var err error
-	if late := process.Await(func() { err = do() }); late != nil {
-		l.t.Errorf("the link at %s is not %s: %s", l.addr, what, late)
+func newProxy(listen, to string) *toxiproxy.Proxy {
+	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(prometheus.NewRegistry()), zerolog.Nop())
+	return toxiproxy.NewProxy(server, listen, listen, to)
+}
+
+// stuckAfter is how long a change of a proxy may take. The proxy waits until its connections have passed on what they hold,
+// and their peer may not read for some seconds.
+const stuckAfter = time.Minute
+
+// change applies a change to the proxy. Toxiproxy 2.12 may never end one, and takes no connection after that: under a lock it
+// waits for each connection, and one that its peer has reset waits for that lock. Then another proxy takes its place.
+func (l *Link) change(what string, do func(*toxiproxy.Proxy) error) {
+	l.mu.Lock()
+	old := l.proxy
+	l.mu.Unlock()
+	done := make(chan error, 1)
+	go func() { done <- do(old) }()
+	select {
+	case err := <-done:
+		assert.NoError(l.t, err, what)
 		return
+	case <-time.After(stuckAfter):
 	}
-	assert.NoError(l.t, err, what)
+	l.t.Logf("the proxy at %s hangs before it is %s: another one takes its place", l.addr, what)
+	go old.Stop() // it leaves the port at once, and may not return
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.proxy = newProxy(l.addr, l.to)
+	process.Eventually(l.t, "the port of the proxy", l.proxy.Start)
 }
 
 // Addr returns the address at which the proxy listens.
@@ -55,8 +79,11 @@ func (l *Link) Addr() string { return l.addr }
 
 // LeadTo makes the proxy lead to another address. All its connections end.
 func (l *Link) LeadTo(to string) {
-	l.change("led to "+to, func() error {
-		return l.proxy.Update(&toxiproxy.Proxy{Listen: l.addr, Upstream: to, Enabled: true})
+	l.mu.Lock()
+	l.to = to
+	l.mu.Unlock()
+	l.change("led to "+to, func(p *toxiproxy.Proxy) error {
+		return p.Update(&toxiproxy.Proxy{Listen: l.addr, Upstream: to, Enabled: true})
 	})
 }
 
@@ -106,16 +133,20 @@ func (l *Link) Suffer(name string) (heal func()) {
 
 func (l *Link) suffer(x toxic) (heal func()) {
 	for _, d := range x.directions {
-		l.change(x.name, func() error {
-			_, err := l.proxy.Toxics.AddToxicJson(strings.NewReader(fmt.Sprintf(
+		l.change(x.name, func(p *toxiproxy.Proxy) error {
+			_, err := p.Toxics.AddToxicJson(strings.NewReader(fmt.Sprintf(
 				`{"name": %q, "type": %q, "stream": %q, "attributes": %s}`, d, x.kind, d, x.attributes)))
 			return err
 		})
 	}
 	return func() {
 		for _, d := range x.directions {
-			l.change("as it was before it was "+x.name, func() error {
-				return l.proxy.Toxics.RemoveToxic(context.Background(), d) // the test may be over
+			l.change("as it was before it was "+x.name, func(p *toxiproxy.Proxy) error {
+				err := p.Toxics.RemoveToxic(context.Background(), d) // the test may be over
+				if errors.Is(err, toxiproxy.ErrToxicNotFound) {      // another proxy has taken the place of the one that had it
+					return nil
+				}
+				return err
 			})
 		}
 	}
