@@ -159,7 +159,7 @@ var list = []brk{
 	{
 		name: "what users write goes by a clock that is refused", invariant: 2,
 		file: "internal/storage/pebble/clock.go",
-		old:  "return unwritable(s.gate.Confirms(now))", new: "return nil",
+		old:  "if err := s.gate.Confirms(now); err != nil {", new: "if err := error(nil); err != nil {",
 		pkg: "internal/app", test: "TestClockRefused",
 	},
 	{
