@@ -44,8 +44,8 @@ type gated interface {
 }
 
 // AggregationStatus returns the state as operators see it. With waiting it also fills
-// Bucket.Waiting, for which it reads every mark. If a part of the store is out of reach, the status
-// does without it, and names it in Unread. Workers and leases, which everybody needs, must be in
+// Bucket.Waiting, for which it reads every mark. If a part of the store is out of reach, or a run
+// or an error is damaged, the status does without it, and names it in Unread. Workers and leases, which everybody needs, must be in
 // reach. Empty lists are lists, so that scripts need no case for null.
 func (r *Reader) AggregationStatus(ctx context.Context, waiting bool) (wire.Status, error) {
 	s := state{Reader: r}

@@ -64,8 +64,8 @@ func (s *Store) CheckFit(ctx context.Context) error {
 	return s.sawTime(ctx)
 }
 
-// sawTime stores the newest time seen every keepClock. The write is synced: no other synced write may come for
-// hours, and after a power loss the clock would be refused if this one were missing.
+// sawTime stores the newest time seen every keepClock. The write is synced: after a power loss the clock would be refused
+// if it were missing.
 func (s *Store) sawTime(ctx context.Context) error {
 	if s.gate.Newest().UnixMilli()-s.keptMs.Load() < keepClock.Milliseconds() {
 		return nil
