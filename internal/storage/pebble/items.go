@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"strings"
+	"time"
 
 	lsm "github.com/cockroachdb/pebble/v2"
 
@@ -44,7 +45,7 @@ func parseItem(k, v []byte) (e itemRow, err error) {
 	return e, nil
 }
 
-// PutItems implements storage.Items: one synced batch. While the clock is refused, what expires does so by the newest time
+// PutItems implements storage.Items: one batch, synced unless all of it expires soon. While the clock is refused, what expires does so by the newest time
 // that the store has seen.
 func (s *Store) PutItems(ctx context.Context, es []storage.Item) error {
 	const op = "put items"
@@ -57,7 +58,7 @@ func (s *Store) PutItems(ctx context.Context, es []storage.Item) error {
 	}
 	puts := make([]row, len(es)) // copies: the caller may change its own when it has given up
 	expiries := make([][]byte, len(es))
-	size, floor := 0, s.disk.reserve/4
+	size, floor, sync := 0, s.disk.reserve/4, lsm.NoSync
 	for i, e := range es {
 		puts[i].key = itemKey(e.ItemKey)
 		expiresMs := int64(0)
@@ -70,11 +71,14 @@ func (s *Store) PutItems(ctx context.Context, es []storage.Item) error {
 		if !e.Protects {
 			floor = s.disk.reserve
 		}
+		if e.TTL == 0 || e.TTL > time.Minute {
+			sync = lsm.Sync
+		}
 	}
 	if err := s.disk.admitAbove(floor, size); err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
-	return s.changeItems(ctx, op, lsm.Sync, func(batch *lsm.Batch) error {
+	return s.changeItems(ctx, op, sync, func(batch *lsm.Batch) error {
 		for i, p := range puts {
 			err := s.dropExpiry(batch, p.key)
 			if err == nil {
