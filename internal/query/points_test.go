@@ -119,7 +119,8 @@ func TestPointsOfSlicesOutOfReach(t *testing.T) {
 		{storage.UnreadSlices{Bucket: 1, FromMs: midnight - 2*day}, []metric.Bucket{3, 1}, nil},
 		{storage.UnreadSlices{Bucket: 2, FromMs: math.MinInt64}, []metric.Bucket{2}, nil},
 		{
-			storage.UnreadSlices{Bucket: 0, FromMs: math.MinInt64}, []metric.Bucket{1, 0},
+			storage.UnreadSlices{Bucket: 0, FromMs: math.MinInt64},
+			[]metric.Bucket{1, 0},
 			[]string{"incomplete: samples from 2025-11-15T00:00:00Z to 2025-11-18T13:00:00Z are not yet ground into the 1h rows"},
 		},
 	} {

@@ -117,7 +117,7 @@ func (r *Runner) RunDue(ctx context.Context) (int, error) {
 	var why []error
 	for n := 0; ; {
 		k, due, err := r.recovery.NextDue(ctx, aside)
-		if unread := (storage.UnreadError)(nil); err != nil && !errors.As(err, &unread) {
+		if unread := storage.UnreadError(nil); err != nil && !errors.As(err, &unread) {
 			return n, errors.Join(append(why, err)...)
 		}
 		if !due {

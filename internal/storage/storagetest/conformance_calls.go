@@ -99,8 +99,8 @@ func operations(st storage.Store, f storage.Fence, id blocks.ID, leased metric.S
 		"DeleteItems": func(ctx context.Context) error {
 			return st.DeleteItems(ctx, []storage.ItemKey{item("b", "").ItemKey})
 		},
-		"Items":    func(ctx context.Context) error { return drain(st.Items(ctx, itemKind, "", "")) },
-		"Leases":   func(ctx context.Context) error { _, err := st.Leases(ctx); return err },
+		"Items":  func(ctx context.Context) error { return drain(st.Items(ctx, itemKind, "", "")) },
+		"Leases": func(ctx context.Context) error { _, err := st.Leases(ctx); return err },
 	}
 }
 
