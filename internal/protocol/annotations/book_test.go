@@ -249,7 +249,8 @@ func TestInOrder(t *testing.T) {
 	put(t, b, all...)
 	inOrder(all)
 	has(t, b, everFrom, everTo, all...)
-	for range b.overlapping(t.Context(), everFrom, everTo) {
+	for _, err := range b.overlapping(t.Context(), everFrom, everTo) {
+		require.NoError(t, err)
 		break
 	}
 }

@@ -69,14 +69,6 @@ func (s *Store) partitions(ctx context.Context, l listing, ids blocks.Range, fro
 	return out, nil
 }
 
-// namedDays returns the days from the day first until toMs.
-func namedDays(first, toMs int64) (out []int64) {
-	for d := first; d < toMs; d += dayMs {
-		out = append(out, d)
-	}
-	return out
-}
-
 // clampMs bounds a time so that a period can be added to it without overflow.
 func clampMs(t int64) int64 { return max(math.MinInt64/4, min(t, math.MaxInt64/4)) }
 

@@ -156,7 +156,7 @@ func closeWithin(end func(), limit time.Duration) {
 	}()
 	select {
 	case <-ended:
-	case <-time.After(limit):
+	case <-time.After(limit): //nolint:forbidigo // a driver is closed in the machine's time
 	}
 }
 

@@ -250,8 +250,8 @@ func TestHeartbeatsEndWithTheProcess(t *testing.T) {
 	require.NoError(t, st.db.Set(itemKey(storage.ItemKey{Kind: storage.KindWorker, ID: "b"}), []byte{77}, nil))
 	require.NoError(t, st.Close())
 	st = mustOpen(t, "/data", opts)
-	for range st.Items(t.Context(), storage.KindWorker, "", "") {
-		require.Fail(t, "a heartbeat is left")
+	for left, err := range st.Items(t.Context(), storage.KindWorker, "", "") {
+		require.Fail(t, "a heartbeat is left", "%v, %v", left, err)
 	}
 	runs, err := storage.RecentRuns(t.Context(), st, 9)
 	require.NoError(t, err)
