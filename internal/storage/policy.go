@@ -70,10 +70,10 @@ func (p Policy) Values(l metric.Ladder) []Value {
 // value in o.
 func (p Policy) Differences(o Policy, l metric.Ladder) [][2]Value {
 	var out [][2]Value
-	theirs := o.Values(l)
+	wanted := o.Values(l)
 	for i, v := range p.Values(l) {
-		if v != theirs[i] {
-			out = append(out, [2]Value{v, theirs[i]})
+		if v != wanted[i] {
+			out = append(out, [2]Value{v, wanted[i]})
 		}
 	}
 	return out

@@ -517,7 +517,7 @@ type Runs interface {
 	//
 	// A store with copies deletes ranges of ids (blocks.ReplacedRanges). If the copies that answer lack an acknowledged chunk of a
 	// range, no run sees that chunk, and a repair does not bring it back.
-	PackRaw(ctx context.Context, f Fence, packed RawChunk, of []blocks.ID) error
+	PackRaw(ctx context.Context, f Fence, packed RawChunk, replaced []blocks.ID) error
 	// DeleteCacheBlock deletes a cache partition as a whole, whatever it holds.
 	DeleteCacheBlock(ctx context.Context, f Fence, k CacheKey) error
 	// DeleteMarks deletes exactly the given marks, by their keys.

@@ -48,7 +48,7 @@ type Files struct {
 	broke  string // why the directory could not be read the last time
 
 	mu sync.Mutex
-	of map[string]file // by id; never changed, only replaced
+	byID map[string]file // by id; never changed, only replaced
 }
 
 // file is what is known of one file.
@@ -61,7 +61,7 @@ type file struct {
 func OpenFiles(dir string, opts FilesOptions) (*Files, error) {
 	made := promauto.With(opts.Metrics)
 	f := &Files{
-		dir: dir, opts: opts, of: make(map[string]file),
+		dir: dir, opts: opts, byID: make(map[string]file),
 		count:  made.NewGauge(prometheus.GaugeOpts{Name: "quern_dashboard_files", Help: "Dashboards that come from files of --dashboards."}),
 		failed: made.NewGauge(prometheus.GaugeOpts{Name: "quern_dashboard_files_failed", Help: "Files of --dashboards that cannot be used as they are now."}),
 	}
@@ -92,7 +92,7 @@ func (f *Files) Reload() {
 func (f *Files) get(id string) (Stored, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	one, ok := f.of[id]
+	one, ok := f.byID[id]
 	return one.Stored, ok
 }
 
@@ -100,8 +100,8 @@ func (f *Files) get(id string) (Stored, bool) {
 func (f *Files) list() []Head {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	out := make([]Head, 0, len(f.of))
-	for _, one := range f.of {
+	out := make([]Head, 0, len(f.byID))
+	for _, one := range f.byID {
 		out = append(out, one.Head)
 	}
 	return out
@@ -114,7 +114,7 @@ func (f *Files) read() error {
 		return err
 	}
 	f.mu.Lock()
-	before := f.of
+	before := f.byID
 	f.mu.Unlock()
 	next, failed := make(map[string]file), 0
 	for _, id := range slices.Sorted(maps.Keys(paths)) {
@@ -128,7 +128,7 @@ func (f *Files) read() error {
 		}
 	}
 	f.mu.Lock()
-	f.of = next
+	f.byID = next
 	f.mu.Unlock()
 	f.count.Set(float64(len(next)))
 	f.failed.Set(float64(failed))

@@ -113,26 +113,26 @@ func (l *Library) file(id string) (Stored, bool) {
 // List returns all dashboards, by title. deleted adds those that are stored and deleted. The memory is charged to the
 // request.
 func (l *Library) List(ctx context.Context, deleted bool) ([]Head, error) {
-	of := make(map[string]Head)
+	heads := make(map[string]Head)
 	for id, b := range l.built {
-		of[id] = b.Head
+		heads[id] = b.Head
 	}
 	for head, err := range l.shelf.List(ctx) {
 		if err != nil {
 			return nil, err
 		}
-		_, shown := of[head.ID]
+		_, shown := heads[head.ID]
 		if !head.Deleted || deleted && !shown {
-			of[head.ID] = headOf(head)
+			heads[head.ID] = headOf(head)
 		}
 	}
 	if l.files != nil {
 		for _, h := range l.files.list() {
-			of[h.ID] = h
+			heads[h.ID] = h
 		}
 	}
-	out := make([]Head, 0, len(of))
-	for _, h := range of {
+	out := make([]Head, 0, len(heads))
+	for _, h := range heads {
 		out = append(out, h)
 	}
 	slices.SortFunc(out, func(a, b Head) int {

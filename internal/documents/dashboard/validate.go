@@ -16,12 +16,12 @@ const maxProblems = 10
 
 // problems are what is wrong with a dashboard.
 type problems struct {
-	said []string
+	problems []string
 	more int
 }
 
 func (p *problems) add(where, format string, args ...any) {
-	if len(p.said) == maxProblems {
+	if len(p.problems) == maxProblems {
 		p.more++
 		return
 	}
@@ -29,14 +29,14 @@ func (p *problems) add(where, format string, args ...any) {
 	if where != "" {
 		text = where + ": " + text
 	}
-	p.said = append(p.said, text)
+	p.problems = append(p.problems, text)
 }
 
 func (p *problems) err() error {
-	if len(p.said) == 0 {
+	if len(p.problems) == 0 {
 		return nil
 	}
-	text := strings.Join(p.said, "; ")
+	text := strings.Join(p.problems, "; ")
 	if p.more > 0 {
 		text = fmt.Sprintf("%s; and %d more problems", text, p.more)
 	}

@@ -77,11 +77,11 @@ func (a *applier) makeKeyspace(ctx context.Context, replication string) error {
 		return err
 	}
 	defer d.close()
-	there, err := keyspaceCopies(ctx, d, a.opts.Keyspace)
+	present, err := keyspaceCopies(ctx, d, a.opts.Keyspace)
 	if err != nil {
 		return err
 	}
-	if there == nil && replication == "" {
+	if present == nil && replication == "" {
 		if err := checkWhole(a.opts, &c); err != nil {
 			return err
 		}
@@ -90,10 +90,10 @@ func (a *applier) makeKeyspace(ctx context.Context, replication string) error {
 	if err != nil {
 		return err
 	}
-	if there != nil {
-		if replication != "" && !maps.Equal(there, copies) {
+	if present != nil {
+		if replication != "" && !maps.Equal(present, copies) {
 			return refuse("keyspace %q already has the replication %s: to change it, use ALTER KEYSPACE and repair every node, and leave --replication out",
-				a.opts.Keyspace, formatCopies(there, "%s=%s"))
+				a.opts.Keyspace, formatCopies(present, "%s=%s"))
 		}
 		return d.agree(ctx) // another applier may have made it just now
 	}
@@ -180,7 +180,7 @@ func (a *applier) apply(ctx context.Context) error {
 // lock waits until this applier holds the schema. It may hold it already, from an attempt whose
 // answer was lost.
 func (a *applier) lock(ctx context.Context) error {
-	for told := false; ; told = true {
+	for reported := false; ; reported = true {
 		ok, err := a.session.cas(ctx, stmt(cqlTakeLock, a.owner, ttl(lockTTL)))
 		if err != nil {
 			return fmt.Errorf("lock the schema: %w", err)
@@ -193,7 +193,7 @@ func (a *applier) lock(ctx context.Context) error {
 		if ok {
 			return nil
 		}
-		if !told {
+		if !reported {
 			a.opts.Logger.Info("another process is changing the schema; waiting for it", "keyspace", a.opts.Keyspace, "at_most", lockTTL)
 		}
 		if err := a.opts.Clock.Sleep(ctx, lockPoll); err != nil {

@@ -126,7 +126,7 @@ func connectError(ctx context.Context, o *Options, err error) error {
 	}
 	hint := ""
 	// A server that expects TLS closes a plain connection, and so does a server that stops.
-	if said := err.Error(); !o.TLS.enabled() && (strings.Contains(said, "EOF") || strings.Contains(said, "connection reset")) {
+	if text := err.Error(); !o.TLS.enabled() && (strings.Contains(text, "EOF") || strings.Contains(text, "connection reset")) {
 		hint = "; if the servers require TLS, set --cassandra-tls"
 	}
 	return fmt.Errorf("%w: no Cassandra node of %s answers%s (%w)", storage.ErrUnavailable, strings.Join(o.Hosts, ", "), hint, err)

@@ -35,7 +35,7 @@ const mostMissing = 16
 func partsOf(b *storage.Batch) *parts {
 	p := &parts{batch: b, failed: make(map[int]error)}
 	var cached []int
-	add := func(of []int, part, n int) []int { return append(of, slices.Repeat([]int{part}, n)...) }
+	add := func(indexes []int, part, n int) []int { return append(indexes, slices.Repeat([]int{part}, n)...) }
 	for i, x := range b.Parts {
 		p.ofMark, p.ofChunk, cached = add(p.ofMark, i, x.Marks), add(p.ofChunk, i, x.Raw), add(cached, i, x.Cache)
 	}
@@ -53,22 +53,22 @@ func (p *parts) in(k storage.SliceKey) (out []int) {
 	return out
 }
 
-// each runs do for all of [0, n), many at once. of returns the parts that one call is for. For a
+// each runs do for all of [0, n), many at once. partsOf returns the parts that one call is for. For a
 // batch with parts, each returns an error only when ctx has ended.
-func (p *parts) each(ctx context.Context, n int, of func(i int) []int, do func(ctx context.Context, i int) error) error {
+func (p *parts) each(ctx context.Context, n int, partsOf func(i int) []int, do func(ctx context.Context, i int) error) error {
 	return each(ctx, n, maxSpread, func(ctx context.Context, i int) error {
 		if len(p.batch.Parts) == 0 {
 			return do(ctx, i)
 		}
-		of := of(i)
-		if p.lost(of) {
+		indexes := partsOf(i)
+		if p.lost(indexes) {
 			return nil
 		}
 		err := do(ctx, i)
 		if ctx.Err() != nil {
 			return err
 		}
-		p.note(of, err)
+		p.note(indexes, err)
 		return nil
 	})
 }
@@ -78,17 +78,17 @@ func (p *parts) each(ctx context.Context, n int, of func(i int) []int, do func(c
 var errGivenUp = fmt.Errorf("%w: too many requests of the batch have failed", storage.ErrUnavailable)
 
 // lost says whether a request for some parts is pointless: all of them have failed.
-func (p *parts) lost(of []int) bool {
+func (p *parts) lost(indexes []int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.silent >= mostMissing || p.done == 0 && p.missed >= mostMissing {
-		p.fail(of, errGivenUp)
+		p.fail(indexes, errGivenUp)
 	}
-	return !slices.ContainsFunc(of, func(part int) bool { return p.failed[part] == nil })
+	return !slices.ContainsFunc(indexes, func(part int) bool { return p.failed[part] == nil })
 }
 
 // note records the outcome of a request.
-func (p *parts) note(of []int, err error) {
+func (p *parts) note(indexes []int, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err == nil {
@@ -101,11 +101,11 @@ func (p *parts) note(of []int, err error) {
 	if errors.Is(err, storage.ErrTimeout) {
 		p.silent++
 	}
-	p.fail(of, err)
+	p.fail(indexes, err)
 }
 
-func (p *parts) fail(of []int, err error) {
-	for _, part := range of {
+func (p *parts) fail(indexes []int, err error) {
+	for _, part := range indexes {
 		if p.failed[part] == nil || errors.Is(p.failed[part], storage.ErrRefused) {
 			p.failed[part] = err
 		}

@@ -161,18 +161,18 @@ func (s *Store) claim(ctx context.Context, source string, known map[[sha256.Size
 		for i, c := range missing {
 			keys[i] = c.key[:]
 		}
-		there := make(map[*claim]bool)
+		present := make(map[*claim]bool)
 		for r, err := range rows[scheduleRow](ctx, s.session, manyRows, stmt(cqlFindSchedules, source, keys)) {
 			if err != nil {
 				return err
 			}
 			c := known[[sha256.Size]byte(r.Series)]
 			c.id, c.listed = metric.ScheduleID(r.ID), r.Listed
-			there[c] = true
+			present[c] = true
 		}
 		var rest []*claim
 		for _, c := range missing {
-			if !there[c] {
+			if !present[c] {
 				rest = append(rest, c)
 			}
 		}

@@ -123,7 +123,7 @@ func (s *Store) CacheBlock(ctx context.Context, k storage.CacheKey) ([]storage.C
 // lets go of the others at once. Chunks that follow each other are deleted as a range: a tombstone for each of them would
 // soon be more than a read of the partition may pass. What is written into a range meanwhile has a timestamp above the fence,
 // or is packed, and blocks.ReplacedRanges keeps clear of that.
-func (s *Store) PackRaw(ctx context.Context, f storage.Fence, packed storage.RawChunk, of []blocks.ID) error {
+func (s *Store) PackRaw(ctx context.Context, f storage.Fence, packed storage.RawChunk, replaced []blocks.ID) error {
 	const op = "pack raw chunks"
 	group, period := int64(packed.Group), metric.AlignDown(packed.SliceMs, dayMs)
 	// The new chunk expires with the last of those that it replaces, however much later it is written.
@@ -139,15 +139,15 @@ func (s *Store) PackRaw(ctx context.Context, f storage.Fence, packed storage.Raw
 		}
 		ids = append(ids, blocks.ID(r.ID))
 	}
-	replaced := make(map[blocks.ID]bool, len(of))
-	for _, id := range of {
-		replaced[id] = true
+	gone := make(map[blocks.ID]bool, len(replaced))
+	for _, id := range replaced {
+		gone[id] = true
 	}
 	// The caller's buffer is its own again after the return, and an attempt of the driver that nobody waits for may send the
 	// chunk later.
 	data := bytes.Clone(packed.Data)
 	stmts := []statement{stmt(cqlWriteRaw, group, period, packed.SliceMs, gocql.UUID(packed.ID), data, ttl(keep))}
-	for _, r := range blocks.ReplacedRanges(ids, func(id blocks.ID) bool { return replaced[id] }) {
+	for _, r := range blocks.ReplacedRanges(ids, func(id blocks.ID) bool { return gone[id] }) {
 		stmts = append(stmts, stmt(cqlDeleteRaw, group, period, packed.SliceMs, gocql.UUID(r[0]), gocql.UUID(r[1])))
 	}
 	tsUs, err := s.timestamp(ctx, f)

@@ -77,7 +77,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	type state struct {
 		*lsm.Metrics
 		free, size int64
-		told       bool // whether free and size are known
+		known       bool // whether free and size are known
 	}
 	states := make(chan state, 1)
 	if c.store.failures.check() != nil || c.store.disk.closing.Err() != nil {
@@ -85,7 +85,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	if c.store.run("metrics", func() error {
 		s := state{Metrics: c.store.db.Metrics()}
-		s.free, s.size, s.told = c.store.disk.free()
+		s.free, s.size, s.known = c.store.disk.free()
 		states <- s
 		return nil
 	}) != nil {
@@ -97,7 +97,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		doubted = 1
 	}
 	ch <- prometheus.MustNewConstMetric(descDoubt, prometheus.GaugeValue, doubted)
-	if s.told {
+	if s.known {
 		ch <- prometheus.MustNewConstMetric(descFree, prometheus.GaugeValue, float64(s.free))
 		ch <- prometheus.MustNewConstMetric(descSize, prometheus.GaugeValue, float64(s.size))
 	}

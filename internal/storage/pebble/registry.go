@@ -146,16 +146,16 @@ func (s *Store) lookUp(rows []*claimRow) (fresh []*claimRow, err error) {
 			err = closeErr
 		}
 	}()
-	there := it.First()
+	found := it.First()
 	for i, r := range rows {
 		if i > 0 && bytes.Equal(r.key, rows[i-1].key) {
 			r.id = rows[i-1].id
 			continue
 		}
-		if there && bytes.Compare(it.Key(), r.key) < 0 {
-			there = it.SeekGE(r.key)
+		if found && bytes.Compare(it.Key(), r.key) < 0 {
+			found = it.SeekGE(r.key)
 		}
-		switch id, ok, err := idAt(it, there, r.key); {
+		switch id, ok, err := idAt(it, found, r.key); {
 		case err != nil:
 			return nil, err
 		case ok:
@@ -169,11 +169,11 @@ func (s *Store) lookUp(rows []*claimRow) (fresh []*claimRow, err error) {
 
 // idAt returns the id in the row at which an iterator is; there is false if it is at none. ok is
 // false if the row has another key.
-func idAt(it *lsm.Iterator, there bool, key []byte) (id metric.ScheduleID, ok bool, err error) {
+func idAt(it *lsm.Iterator, found bool, key []byte) (id metric.ScheduleID, ok bool, err error) {
 	if err := it.Error(); err != nil {
 		return 0, false, err
 	}
-	if !there || !bytes.Equal(it.Key(), key) {
+	if !found || !bytes.Equal(it.Key(), key) {
 		return 0, false, nil
 	}
 	v, err := it.ValueAndErr()

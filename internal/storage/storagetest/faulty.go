@@ -453,8 +453,8 @@ func (f *Faulty) WriteRollups(ctx context.Context, fence storage.Fence, level me
 }
 
 // PackRaw implements storage.Runs.
-func (f *Faulty) PackRaw(ctx context.Context, fence storage.Fence, packed storage.RawChunk, of []blocks.ID) error {
-	return f.do(Step{Op: "PackRaw", Fence: fence, Detail: packed}, func() error { return f.Store.PackRaw(ctx, fence, packed, of) })
+func (f *Faulty) PackRaw(ctx context.Context, fence storage.Fence, packed storage.RawChunk, replaced []blocks.ID) error {
+	return f.do(Step{Op: "PackRaw", Fence: fence, Detail: packed}, func() error { return f.Store.PackRaw(ctx, fence, packed, replaced) })
 }
 
 // DeleteCacheBlock implements storage.Runs.

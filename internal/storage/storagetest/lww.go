@@ -335,7 +335,7 @@ func (m *LWWModel) writeRaw(c *storage.RawChunk, at stamp) {
 }
 
 // PackRaw implements storage.Runs. It lists the chunks in a step of its own, and deletes ranges of ids.
-func (m *LWWModel) PackRaw(ctx context.Context, f storage.Fence, packed storage.RawChunk, of []blocks.ID) error {
+func (m *LWWModel) PackRaw(ctx context.Context, f storage.Fence, packed storage.RawChunk, replaced []blocks.ID) error {
 	if err := m.begin(ctx); err != nil {
 		return err
 	}
@@ -357,7 +357,7 @@ func (m *LWWModel) PackRaw(ctx context.Context, f storage.Fence, packed storage.
 	}
 	defer m.mu.Unlock()
 	at := m.stamp(f)
-	for _, r := range blocks.ReplacedRanges(listed, func(id blocks.ID) bool { return slices.Contains(of, id) }) {
+	for _, r := range blocks.ReplacedRanges(listed, func(id blocks.ID) bool { return slices.Contains(replaced, id) }) {
 		d := lwwDeleted{packed.Group, packed.SliceMs, r[0], r[1], at.us}
 		m.rows.deleted = append(m.rows.deleted, d)
 		maps.DeleteFunc(m.raw, func(k modelRaw, _ []byte) bool { return d.hides(k, m.rows.rawUs[k]) })

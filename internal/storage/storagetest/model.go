@@ -565,7 +565,7 @@ func (m *Model) CacheBlock(ctx context.Context, k storage.CacheKey) ([]storage.C
 }
 
 // PackRaw implements storage.Runs.
-func (m *Model) PackRaw(ctx context.Context, f storage.Fence, packed storage.RawChunk, of []blocks.ID) error {
+func (m *Model) PackRaw(ctx context.Context, f storage.Fence, packed storage.RawChunk, replaced []blocks.ID) error {
 	if err := m.begin(ctx); err != nil {
 		return err
 	}
@@ -573,12 +573,12 @@ func (m *Model) PackRaw(ctx context.Context, f storage.Fence, packed storage.Raw
 	if err := m.fenced(f); err != nil {
 		return err
 	}
-	m.packRaw(packed, of)
+	m.packRaw(packed, replaced)
 	return nil
 }
 
-func (m *Model) packRaw(packed storage.RawChunk, of []blocks.ID) {
-	for _, id := range of {
+func (m *Model) packRaw(packed storage.RawChunk, replaced []blocks.ID) {
+	for _, id := range replaced {
 		delete(m.raw, modelRaw{packed.Group, packed.SliceMs, id})
 	}
 	m.raw[modelRaw{packed.Group, packed.SliceMs, packed.ID}] = bytes.Clone(packed.Data)

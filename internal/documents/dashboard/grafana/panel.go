@@ -136,7 +136,7 @@ func (c *converter) panel(from *panel, at dashboard.Rectangle) {
 	}
 	limits, _ := from.Thresholds.(string)
 	for _, lost := range []struct {
-		there bool
+		present bool
 		note  string
 	}{
 		{from.Type == "bargauge", "kind bargauge became stat"},
