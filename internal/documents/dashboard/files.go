@@ -47,7 +47,7 @@ type Files struct {
 	count  prometheus.Gauge
 	broke  string // why the directory could not be read the last time
 
-	mu sync.Mutex
+	mu   sync.Mutex
 	byID map[string]file // by id; never changed, only replaced
 }
 

@@ -17,7 +17,7 @@ const maxProblems = 10
 // problems are what is wrong with a dashboard.
 type problems struct {
 	problems []string
-	more int
+	more     int
 }
 
 func (p *problems) add(where, format string, args ...any) {

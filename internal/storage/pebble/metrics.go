@@ -77,7 +77,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	type state struct {
 		*lsm.Metrics
 		free, size int64
-		known       bool // whether free and size are known
+		known      bool // whether free and size are known
 	}
 	states := make(chan state, 1)
 	if c.store.failures.check() != nil || c.store.disk.closing.Err() != nil {

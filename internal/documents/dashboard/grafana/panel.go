@@ -137,7 +137,7 @@ func (c *converter) panel(from *panel, at dashboard.Rectangle) {
 	limits, _ := from.Thresholds.(string)
 	for _, lost := range []struct {
 		present bool
-		note  string
+		note    string
 	}{
 		{from.Type == "bargauge", "kind bargauge became stat"},
 		{from.Repeat != "", "it is repeated for the values of $" + from.Repeat + ", shown once"},
@@ -149,7 +149,7 @@ func (c *converter) panel(from *panel, at dashboard.Rectangle) {
 		{from.TimeFrom+from.TimeShift != "", "its own time range is left out"},
 		{set.Custom.Stacking.Mode == "percent", "its curves are stacked by their values, not in percent"},
 	} {
-		if lost.there {
+		if lost.present {
 			c.note("%s: %s", where, lost.note)
 		}
 	}
