@@ -149,7 +149,7 @@ func (pl place) applied(t *testing.T, p *process.Process) {
 		one := pl
 		one.hosts, one.direct = []string{host}, true
 		// A node that lacks a table refuses this.
-		require.NoError(t, one.connect(t).Query("SELECT * FROM "+pl.keyspace+".runs LIMIT 1").Consistency(gocql.One).Exec(), "at %s", host)
+		require.NoError(t, one.connect(t).Query("SELECT * FROM "+pl.keyspace+".shards LIMIT 1").Consistency(gocql.One).Exec(), "at %s", host)
 	}
 }
 
