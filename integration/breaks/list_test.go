@@ -310,7 +310,7 @@ var list = []brk{
 	{
 		name: "a packed chunk is stored and what it replaces stays", invariant: 2,
 		file: "internal/storage/pebble/write.go",
-		old:  "for _, old.ID = range replaced {", new: "for _, old.ID = range of[:0] {",
+		old:  "for _, old.ID = range replaced {", new: "for _, old.ID = range replaced[:0] {",
 		pkg: "internal/storage/pebble", test: "TestConformanceInMemory/PackRawIsExact",
 	},
 	{
