@@ -33,8 +33,8 @@ type Item struct {
 // wins; where several processes write, that is the one whose clock says so.
 type Items interface {
 	// PutItems stores items, each with its TTL. Of two with the same key the last counts. They are durable when
-	// PutItems returns nil; those that live for at most a minute may be lost if the machine fails. If one breaks a limit, it returns ErrRefused and stores none. After any other error some may
-	// be stored; it may be repeated.
+	// PutItems returns nil; those that live for at most a minute may be lost if the machine fails. If one breaks a
+	// limit, it returns ErrRefused and stores none. After any other error some may be stored; it may be repeated.
 	PutItems(ctx context.Context, es []Item) error
 	// DeleteItems deletes items. One that does not exist is no error. The deletion is durable when DeleteItems
 	// returns nil.

@@ -9,8 +9,6 @@ type GroupHead struct {
 	Version int64  `json:"version"`
 	Updated int64  `json:"updated"`
 	Author  string `json:"author"`
-	// Problem is why it cannot be used.
-	Problem string `json:"problem,omitempty"`
 }
 
 // Group is a group of metrics with its content.

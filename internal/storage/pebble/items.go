@@ -45,8 +45,8 @@ func parseItem(k, v []byte) (e itemRow, err error) {
 	return e, nil
 }
 
-// PutItems implements storage.Items: one batch, synced unless all of it expires soon. While the clock is refused, what expires does so by the newest time
-// that the store has seen.
+// PutItems implements storage.Items: one batch, synced unless all of it expires soon. While the clock is refused, what
+// expires does so by the newest time that the store has seen.
 func (s *Store) PutItems(ctx context.Context, es []storage.Item) error {
 	const op = "put items"
 	if err := storage.CheckItems(es); err != nil {
