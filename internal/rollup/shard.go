@@ -40,6 +40,8 @@ type shardRun struct {
 	// that was not.
 	left  error
 	inRow int
+	// failed says that a block ended with an error that concerns more than the block.
+	failed bool
 }
 
 // grind grinds the blocks that are marked in the shard, as many side by side as workplaces are free.
@@ -86,7 +88,7 @@ func (s *shardRun) start(ctx context.Context, blocks *errgroup.Group, cut storag
 		}
 		select {
 		case g := <-s.free:
-			if s.gaveUp() {
+			if s.ends() {
 				s.free <- g
 				return others, errGaveUp
 			}
@@ -102,10 +104,12 @@ func (s *shardRun) start(ctx context.Context, blocks *errgroup.Group, cut storag
 	return others, nil
 }
 
-func (s *shardRun) gaveUp() bool {
+// ends reports whether no more blocks are started. A workplace is free again before the group's
+// context is cancelled, so a failure is noted here, too.
+func (s *shardRun) ends() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.inRow >= mostLeft
+	return s.failed || s.inRow >= mostLeft
 }
 
 // orGoOn returns the error with which a block ended, unless the block is only left.
@@ -119,6 +123,8 @@ func (s *shardRun) orGoOn(err error) error {
 		return nil
 	case err == nil:
 		s.inRow = 0
+	default:
+		s.failed = true
 	}
 	return err
 }
