@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/documents/shelf"
 	"github.com/quern/quern/internal/limits"
@@ -24,15 +25,11 @@ var start = time.Date(2025, 11, 21, 12, 0, 0, 0, time.UTC)
 
 const maxBytes = 100
 
-// newShelf returns a shelf that keeps three versions of each of up to three notes, behind what wrap makes of the store.
-func newShelf(wrap func(*storagetest.Model) shelf.Versions) (*shelf.Shelf, *clock.Simulated) {
+// newShelf returns a shelf that keeps three versions of each of up to three notes, and the store that they are kept in.
+func newShelf() (*shelf.Shelf, *storagetest.Faulty, *clock.Simulated) {
 	clk := clock.NewSimulated(start)
-	model := storagetest.NewModel(storage.Settings{}, nil, clk)
-	docs := shelf.Versions(model)
-	if wrap != nil {
-		docs = wrap(model)
-	}
-	return shelf.New(shelf.Options{Documents: docs, Archive: docs, Clock: clk, Kind: "note", MaxBytes: maxBytes, Kept: 3, Most: 3}), clk
+	store := storagetest.NewFaulty(storagetest.NewModel(storage.Settings{}, nil, clk))
+	return shelf.New(shelf.Options{Documents: store, Archive: store, Clock: clk, Kind: "note", MaxBytes: maxBytes, Kept: 3, Most: 3}), store, clk
 }
 
 func change(id string, base int64) shelf.Change {
@@ -76,7 +73,7 @@ func requireMissing(t *testing.T, err error, message string) {
 
 // TestVersions: a document has its last versions, each as it was stored.
 func TestVersions(t *testing.T) {
-	s, clk := newShelf(nil)
+	s, _, clk := newShelf()
 	_, err := s.Get(t.Context(), "a", 0)
 	requireMissing(t, err, `there is no note "a"`)
 	require.Empty(t, heads(t, s.Versions(t.Context(), "a")))
@@ -104,7 +101,7 @@ func TestVersions(t *testing.T) {
 
 // TestRepeated: what is there already is not stored again, whatever version was changed.
 func TestRepeated(t *testing.T) {
-	s, _ := newShelf(nil)
+	s, _, _ := newShelf()
 	put(t, s, "a", 0, "1")
 	put(t, s, "a", 1, "2")
 	for _, base := range []int64{0, 1, 2, 7} {
@@ -118,7 +115,7 @@ func TestRepeated(t *testing.T) {
 
 // TestOfAnotherVersion: a change of a version that is not the newest stores nothing.
 func TestOfAnotherVersion(t *testing.T) {
-	s, _ := newShelf(nil)
+	s, _, _ := newShelf()
 	_, err := s.Put(t.Context(), change("a", 1), "", []byte("1"))
 	requireConflict(t, err, 0)
 	put(t, s, "a", 0, "1")
@@ -132,35 +129,19 @@ func TestOfAnotherVersion(t *testing.T) {
 	require.Equal(t, []string{"a 2 Title of 2", "a 1 Title of 1"}, heads(t, s.Versions(t.Context(), "a")))
 }
 
-// between runs something between the check of a change and its write.
-type between struct {
-	*storagetest.Model
-	do func()
-}
-
-// PutDocument implements storage.Documents.
-func (b *between) PutDocument(ctx context.Context, d storage.Document) error {
-	if do := b.do; do != nil {
-		b.do = nil
-		do()
-	}
-	return b.Model.PutDocument(ctx, d)
-}
-
 // TestTwoAtOnce: of two people who save the same version, both after it was checked, one learns that the other was first.
 func TestTwoAtOnce(t *testing.T) {
-	docs := &between{}
-	s, _ := newShelf(func(m *storagetest.Model) shelf.Versions {
-		docs.Model = m
-		return docs
-	})
+	s, store, _ := newShelf()
 	for base, second := range []func(c shelf.Change) (int64, error){
 		func(c shelf.Change) (int64, error) { return s.Put(t.Context(), c, "", []byte(`"bob's"`)) }, // a new document
 		func(c shelf.Change) (int64, error) { return s.Put(t.Context(), c, "", []byte(`"bob's"`)) },
 		func(c shelf.Change) (int64, error) { return s.Delete(t.Context(), c) },
 	} {
 		body := fmt.Sprintf(`"ann's %d"`, base)
-		docs.do = func() { put(t, s, "a", int64(base), body) }
+		store.Add(storagetest.Rule{Op: "PutDocument", Times: 1, Before: func() error {
+			put(t, s, "a", int64(base), body)
+			return nil
+		}})
 		_, err := second(shelf.Change{ID: "a", Base: int64(base), Author: "bob"})
 		requireConflict(t, err, int64(base)+1)
 		doc, err := s.Get(t.Context(), "a", 0)
@@ -194,7 +175,7 @@ func TestTwoAtOnce(t *testing.T) {
 
 // TestDelete: a deletion is a version. What was before it stays, may be read, and stored again.
 func TestDelete(t *testing.T) {
-	s, _ := newShelf(nil)
+	s, _, _ := newShelf()
 	_, err := s.Delete(t.Context(), change("a", 0))
 	requireMissing(t, err, `there is no note "a"`)
 	put(t, s, "a", 0, "1")
@@ -234,7 +215,7 @@ func TestDelete(t *testing.T) {
 
 // TestBadInput: what cannot be stored is refused with the reason, before the store is asked.
 func TestBadInput(t *testing.T) {
-	s, _ := newShelf(func(*storagetest.Model) shelf.Versions { return nil })
+	s, store, _ := newShelf()
 	for _, id := range []string{"", "A", "a b", "a/b", "ä", "a\n", strings.Repeat("a", storage.MaxDocumentName+1)} {
 		_, err := s.Put(t.Context(), change(id, 0), "", []byte("1"))
 		var invalid *shelf.InvalidError
@@ -245,7 +226,8 @@ func TestBadInput(t *testing.T) {
 	require.ErrorIs(t, err, storage.ErrTooLarge)
 	require.ErrorContains(t, err, "the note has 101 bytes with all of its fields, at most 100 are allowed")
 
-	s, _ = newShelf(nil)
+	require.Empty(t, store.Log())
+
 	put(t, s, strings.Repeat("a", storage.MaxDocumentName), 0, strings.Repeat("1", maxBytes))
 	long := strings.Repeat("a", storage.MaxDocumentAuthor-1) + "ä" // the last letter is cut in half
 	_, err = s.Put(t.Context(), shelf.Change{ID: "b", Author: long}, "", []byte("1"))
@@ -258,7 +240,7 @@ func TestBadInput(t *testing.T) {
 
 // TestMay: nothing is changed that must not be changed, and who asks sees the newest version.
 func TestMay(t *testing.T) {
-	s, _ := newShelf(nil)
+	s, _, _ := newShelf()
 	put(t, s, "a", 0, "1")
 	forbidden := errors.New("not by you")
 	var seen []int64
@@ -284,7 +266,7 @@ func TestMay(t *testing.T) {
 
 // TestRoom: a new document takes the place of the one that was deleted first, if there are too many, and otherwise none.
 func TestRoom(t *testing.T) {
-	s, clk := newShelf(nil)
+	s, _, clk := newShelf()
 	for i, id := range []string{"a", "b", "c"} {
 		put(t, s, id, 0, fmt.Sprint(i))
 	}
@@ -305,80 +287,37 @@ func TestRoom(t *testing.T) {
 	require.Equal(t, []string{"a 2 Title of 5", "b 2 Title of 1 -", "d 1 Title of 4"}, heads(t, s.List(t.Context())))
 }
 
-// damaged is a store whose newest version cannot be read.
-type damaged struct {
-	*storagetest.Model
-	err error
-}
-
-// Document implements storage.Documents.
-func (d *damaged) Document(ctx context.Context, key storage.DocumentKey) (storage.Document, error) {
-	if d.err != nil {
-		return storage.Document{}, d.err
-	}
-	return d.Model.Document(ctx, key)
-}
-
 // TestDamaged: a damaged version is not passed on. One that is not JSON can be replaced. A store that is away is not taken
 // for an empty one.
 func TestDamaged(t *testing.T) {
-	docs := &damaged{}
-	s, _ := newShelf(func(m *storagetest.Model) shelf.Versions {
-		docs.Model = m
-		return docs
-	})
+	s, store, _ := newShelf()
 	put(t, s, "a", 0, `{"half`)
 	_, err := s.Get(t.Context(), "a", 0)
 	require.ErrorIs(t, err, storage.ErrCorrupt, "it is not JSON")
 	put(t, s, "a", 1, "2")
-	for _, docs.err = range []error{storage.ErrCorrupt, storage.ErrUnavailable} {
+	for _, why := range []error{storage.ErrCorrupt, storage.ErrUnavailable} {
+		store.Fail("Document", blocks.Range{}, -1, why)
 		_, err = s.Get(t.Context(), "a", 0)
-		require.ErrorIs(t, err, docs.err)
+		require.ErrorIs(t, err, why)
 		_, err = s.Put(t.Context(), change("b", 0), "", []byte("1"))
-		require.ErrorIs(t, err, docs.err)
+		require.ErrorIs(t, err, why)
 		_, err = s.Delete(t.Context(), change("a", 2))
-		require.ErrorIs(t, err, docs.err)
-		require.ErrorIs(t, last(s.Versions(t.Context(), "a")), docs.err)
+		require.ErrorIs(t, err, why)
+		require.ErrorIs(t, last(s.Versions(t.Context(), "a")), why)
+		store.Heal()
 	}
-	docs.err = nil
 	require.Equal(t, []string{"a 2 Title of 2", `a 1 Title of {"half`}, heads(t, s.Versions(t.Context(), "a")))
 	key := storage.ItemKey{Kind: "note.old/a", ID: fmt.Sprintf("%019d", 1)}
-	require.NoError(t, docs.PutItems(t.Context(), []storage.Item{{ItemKey: key, Value: []byte("by hand")}}))
+	require.NoError(t, store.PutItems(t.Context(), []storage.Item{{ItemKey: key, Value: []byte("by hand")}}))
 	_, err = s.Get(t.Context(), "a", 1)
 	require.ErrorIs(t, err, storage.ErrCorrupt)
 	require.ErrorContains(t, err, `note "a", version 0000000000000000001`)
 }
 
-// full is a store that takes no items, or deletes none.
-type full struct {
-	*storagetest.Model
-	put, drop error
-}
-
-// PutItems implements storage.Items.
-func (f *full) PutItems(ctx context.Context, es []storage.Item) error {
-	if f.put != nil {
-		return f.put
-	}
-	return f.Model.PutItems(ctx, es)
-}
-
-// DeleteItems implements storage.Items.
-func (f *full) DeleteItems(ctx context.Context, keys []storage.ItemKey) error {
-	if f.drop != nil {
-		return f.drop
-	}
-	return f.Model.DeleteItems(ctx, keys)
-}
-
 // TestArchive: nothing takes the place of a version that is not archived. What cannot be removed from the archive is not
 // shown, and goes later. Of a document that is forgotten nothing stays, and of one with one version nothing is archived.
 func TestArchive(t *testing.T) {
-	store := &full{}
-	s, _ := newShelf(func(m *storagetest.Model) shelf.Versions {
-		store.Model = m
-		return store
-	})
+	s, store, _ := newShelf()
 	archived := func(want int) {
 		t.Helper()
 		n := 0
@@ -389,11 +328,12 @@ func TestArchive(t *testing.T) {
 		require.Equal(t, want, n)
 	}
 	put(t, s, "a", 0, "1")
-	store.put = storage.ErrUnavailable
+	store.Fail("PutItems", blocks.Range{}, -1, storage.ErrUnavailable)
 	_, err := s.Put(t.Context(), change("a", 1), "", []byte("2"))
 	require.ErrorIs(t, err, storage.ErrUnavailable)
 	require.Equal(t, []string{"a 1 Title of 1"}, heads(t, s.Versions(t.Context(), "a")))
-	store.put, store.drop = nil, storage.ErrTimeout
+	store.Heal()
+	store.Fail("DeleteItems", blocks.Range{}, -1, storage.ErrTimeout)
 	for base := range int64(4) {
 		put(t, s, "a", base+1, fmt.Sprint(base+2))
 	}
@@ -401,7 +341,7 @@ func TestArchive(t *testing.T) {
 	require.Equal(t, []string{"a 5 Title of 5", "a 4 Title of 4", "a 3 Title of 3"}, heads(t, s.Versions(t.Context(), "a")))
 	_, err = s.Get(t.Context(), "a", 2)
 	requireMissing(t, err, `the note "a" has no version 2; these versions are kept: 3, 4, 5`)
-	store.drop = nil
+	store.Heal()
 	put(t, s, "a", 5, "6")
 	archived(2)
 
@@ -426,7 +366,7 @@ func TestArchive(t *testing.T) {
 
 // TestCharged: what a request reads is charged to it, and a request without room reads and changes nothing.
 func TestCharged(t *testing.T) {
-	s, _ := newShelf(nil)
+	s, _, _ := newShelf()
 	put(t, s, "a", 0, "1")
 	put(t, s, "a", 1, "2")
 	put(t, s, "b", 0, "3")
