@@ -360,7 +360,10 @@ func (p *packPass) orSkip(ctx context.Context, u *run, group blocks.Range, err e
 
 // tell logs the beginning of a backlog, once there is something to do.
 func (p *packPass) tell() {
-	if _, _, left := p.next(); left > 1 && !p.packer.announced {
+	if p.packer.announced {
+		return
+	}
+	if _, _, left := p.next(); left > 1 {
 		p.packer.announced = true
 		p.opts.Logger.Info("packing the raw samples of earlier slices", "slices_left", left, "bytes_per_second", p.opts.PackRate)
 	}
