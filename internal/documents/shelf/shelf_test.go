@@ -266,7 +266,7 @@ func TestMay(t *testing.T) {
 
 // TestRoom: a new document takes the place of the one that was deleted first, if there are too many, and otherwise none.
 func TestRoom(t *testing.T) {
-	s, _, clk := newShelf()
+	s, store, clk := newShelf()
 	for i, id := range []string{"a", "b", "c"} {
 		put(t, s, id, 0, fmt.Sprint(i))
 	}
@@ -285,6 +285,14 @@ func TestRoom(t *testing.T) {
 	}
 	put(t, s, "d", 0, "4")
 	require.Equal(t, []string{"a 2 Title of 5", "b 2 Title of 1 -", "d 1 Title of 4"}, heads(t, s.List(t.Context())))
+
+	// The one that is to be forgotten is put again.
+	store.Add(storagetest.Rule{Op: "ForgetDocument", Times: 1, Before: func() error {
+		put(t, s, "b", 2, "6")
+		return nil
+	}})
+	put(t, s, "e", 0, "7")
+	require.Equal(t, []string{"a 2 Title of 5", "b 3 Title of 6", "d 1 Title of 4", "e 1 Title of 7"}, heads(t, s.List(t.Context())))
 }
 
 // TestDamaged: a damaged version is not passed on. One that is not JSON can be replaced. A store that is away is not taken
