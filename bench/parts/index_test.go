@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/storage"
@@ -191,6 +192,44 @@ func BenchmarkIndexRead(b *testing.B) {
 		}
 		perTurn(b, user)
 	})
+}
+
+// BenchmarkLived lists the pods of ten thousand series that live, beside a million that do not any more.
+func BenchmarkLived(b *testing.B) {
+	const n, living = 1_010_000, 10_000
+	w, x, p, seen := newBench(b), query.NewIndex(), newPods(), query.NewSightings(false)
+	orders[0].add(p, n, x.Add)
+	for id := range metric.ScheduleID(n) {
+		sample := metric.Sample{Schedule: id, TimeMs: now - 60*day + int64(id)%20*day}
+		seen.Saw([]metric.Sample{sample})
+		if sample.TimeMs = now; id >= n-living {
+			seen.Saw([]metric.Sample{sample})
+		}
+	}
+	q := query.New(query.Parts{Store: w.Store, Index: x, Settings: w.Store.Settings(), WholeFrom: w.Store.WholeFrom, Clock: clock.NewSimulated(time.UnixMilli(now))},
+		query.Options{Sightings: seen})
+	for _, c := range []struct {
+		name         string
+		fromMs, toMs int64
+	}{
+		{"last hour", now - hour, now},
+		{"yesterday", now - day - hour, now - day},
+		{"a day on which most lived", now - 50*day, now - 49*day},
+	} {
+		ask := func() int {
+			values, err := q.LabelValues(b.Context(), c.fromMs, c.toMs, new(query.Warnings), "pod")
+			require.NoError(b, err)
+			return len(values)
+		}
+		ask()
+		b.Run(c.name, func(b *testing.B) {
+			found := 0
+			for b.Loop() {
+				found = ask()
+			}
+			b.ReportMetric(float64(found), "pods")
+		})
+	}
 }
 
 // inUse returns the bytes that are in use. Pools release what they have at the second collection.

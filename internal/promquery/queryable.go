@@ -82,7 +82,7 @@ func (q *querier) LabelValues(
 	ctx context.Context, name string, hints *storage.LabelHints, matchers ...*labels.Matcher,
 ) ([]string, annotations.Annotations, error) {
 	warn := new(query.Warnings)
-	values, err := q.q.LabelValues(query.WithWork(ctx, &q.work), q.mint, warn, name, selectors(matchers)...)
+	values, err := q.q.LabelValues(query.WithWork(ctx, &q.work), q.mint, q.maxt, warn, name, selectors(matchers)...)
 	return atMost(hints, values), annotated(warn), asStored(err)
 }
 
@@ -91,7 +91,7 @@ func (q *querier) LabelNames(
 	ctx context.Context, hints *storage.LabelHints, matchers ...*labels.Matcher,
 ) ([]string, annotations.Annotations, error) {
 	warn := new(query.Warnings)
-	names, err := q.q.LabelNames(query.WithWork(ctx, &q.work), q.mint, warn, selectors(matchers)...)
+	names, err := q.q.LabelNames(query.WithWork(ctx, &q.work), q.mint, q.maxt, warn, selectors(matchers)...)
 	return atMost(hints, names), annotated(warn), asStored(err)
 }
 
@@ -111,8 +111,8 @@ func atMost(hints *storage.LabelHints, words []string) []string {
 
 // Select implements storage.Querier. It reads no samples before a series is asked for them; then it
 // reads the series' whole group. The set has all matching series, also those without samples in the
-// time range. Only for the series API (hint "series") it leaves out series that were last seen
-// before the day of hints.Start.
+// time range. Only for the series API (hint "series") it leaves out series that did not live
+// from hints.Start to hints.End.
 func (q *querier) Select(
 	ctx context.Context, sortSeries bool, hints *storage.SelectHints, matchers ...*labels.Matcher,
 ) storage.SeriesSet {
@@ -190,7 +190,7 @@ func (q *querier) find(ctx context.Context, hints *storage.SelectHints, warn *qu
 	var err error
 	working := query.WithWork(ctx, &q.work)
 	if listed {
-		groups, err = q.q.GroupsSince(working, hints.Start, warn, matchers)
+		groups, err = q.q.GroupsLived(working, hints.Start, hints.End, warn, matchers)
 	} else {
 		groups, err = q.q.Groups(working, matchers)
 	}

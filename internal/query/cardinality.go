@@ -100,7 +100,7 @@ type DayCount struct {
 
 // Days counts the series that match any of the selectors, or all series if there are none, by the days of their last
 // samples: those of the last n days, today included, oldest first. It looks for the series that are not known to have
-// samples, see Since: the first time after a start, that reads rows of all series that do not report any more. sinceMs
+// samples, see Lived: the first time after a start, that reads rows of all series that do not report any more. sinceMs
 // is the time of CountNew, 0 without it. The error is as for Cardinality, or the store's.
 func (q *Querier) Days(ctx context.Context, n int, warn *Warnings, sels ...Selector) (all []DayCount, sinceMs int64, err error) {
 	if n < 1 || n > MaxDays {
@@ -119,7 +119,7 @@ func (q *Querier) Days(ctx context.Context, n int, warn *Warnings, sels ...Selec
 	rest := slices.Clone(ids)
 	for i := range slices.Backward(all) {
 		day := today - int32(n-1-i)
-		seen, err := q.Since(ctx, rest, startMs(day), warn)
+		seen, err := q.seen(ctx, after, rest, max(day, q.firstDay()), warn)
 		if err != nil {
 			return nil, 0, err
 		}

@@ -589,7 +589,7 @@ func TestRefreshWithGroupsAway(t *testing.T) {
 	q := query.New(query.Parts{Store: st, Index: x, Settings: querytest.Settings(), Clock: clock.System{}}, query.Options{})
 	warned := func() []string {
 		var warn query.Warnings
-		_, err = q.LabelNames(t.Context(), math.MinInt64, &warn)
+		_, err = q.LabelNames(t.Context(), math.MinInt64, math.MaxInt64, &warn)
 		require.NoError(t, err)
 		return warn.List()
 	}

@@ -12,11 +12,11 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// Sightings record, for each series, the UTC day on which it was last seen. So finding the series with samples since some
-// time mostly reads nothing: ingest reports the samples that it takes, and the store is read once for the rest. They are
+// Sightings record, for each series, the UTC days on which it was first and last seen. So finding the series that lived at
+// some time mostly reads nothing: ingest reports the samples that it takes, and the store is read once for the rest. They are
 // safe for concurrent use.
 //
-//  1. A series had samples on its last day, or they have been deleted since. It may have had later ones.
+//  1. A series had samples on its first and last day, or they have been deleted since. It may have had earlier and later ones.
 //  2. A series is unseen from a day on if a reading found nothing from that day on, and ingest has reported nothing since.
 //     Samples are durable before they are reported. So a reading finds a sample, or the report comes after it.
 //  3. A reading of damaged data makes no series unseen. One that began before a Forget records nothing.
@@ -24,19 +24,46 @@ import (
 //     began, and is then read again.
 //  5. A reading records what it found group by group. It goes on when its request has ended, and requests with the same
 //     question wait for it.
+//
+// The same holds in mirrored days, in which an earlier day is a later one: there a series is last seen on its first day, and
+// is unseen before a day.
 type Sightings struct {
 	shared bool
 
-	mu     sync.RWMutex
-	last   days // 0 if unknown
-	unseen days // from which day on
-	// sinceMs is when the oldest reading in unseen began.
-	sinceMs int64
+	mu   sync.RWMutex
+	ends [2]end // by side
 	// newestMs is the time of the newest sample that ingest has reported.
 	newestMs int64
 	// edition counts Forgets and expiries. A reading that began under an earlier edition is not
 	// recorded.
 	edition int
+}
+
+// side says which days are meant.
+type side int
+
+const (
+	after  side = iota // days
+	before             // mirrored days
+)
+
+// mirror is the sum of a day and its mirrored day.
+const mirror = 1<<30 + 2
+
+// day returns the day as this side counts days. A mirrored day is mirrored back.
+func (s side) day(day int32) int32 {
+	if s == before {
+		return mirror - day
+	}
+	return day
+}
+
+// end is what is known of one end of each series.
+type end struct {
+	last   days // 0 if unknown
+	unseen days // from which day on
+	// sinceMs is when the oldest reading in unseen began.
+	sinceMs int64
 }
 
 const (
@@ -86,8 +113,17 @@ func (s *Sightings) Saw(samples []metric.Sample) {
 	defer s.mu.Unlock()
 	for i := range samples {
 		s.newestMs = max(s.newestMs, samples[i].TimeMs)
-		if day := dayOf(samples[i].TimeMs); day > s.last.day(samples[i].Schedule) && !metric.IsTombstone(samples[i].Value) {
-			s.last.set(samples[i].Schedule, day)
+		if day := dayOf(samples[i].TimeMs); day != s.ends[after].last.day(samples[i].Schedule) && !metric.IsTombstone(samples[i].Value) {
+			s.saw(samples[i].Schedule, day)
+		}
+	}
+}
+
+// saw records a day with samples. The caller holds mu.
+func (s *Sightings) saw(id metric.ScheduleID, day int32) {
+	for at := range s.ends {
+		if e, day := &s.ends[at], side(at).day(day); day > e.last.day(id) {
+			e.last.set(id, day)
 		}
 	}
 }
@@ -105,50 +141,52 @@ func (s *Sightings) Forget(ids []metric.ScheduleID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.edition++
-	for _, id := range ids {
-		if s.last.day(id) != 0 {
-			s.last.set(id, 0)
-		}
-		if s.unseen.day(id) != 0 {
-			s.unseen.set(id, 0)
+	for at := range s.ends {
+		for _, d := range []*days{&s.ends[at].last, &s.ends[at].unseen} {
+			for _, id := range ids {
+				if d.day(id) != 0 {
+					d.set(id, 0)
+				}
+			}
 		}
 	}
 }
 
-// since returns which of ids were seen on the day or later, and which are unknown: those have to be read, in times before
-// untilMs. The others are unseen. found takes the edition.
-func (s *Sightings) since(ids []metric.ScheduleID, day int32, nowMs int64) (seen, unknown []metric.ScheduleID, untilMs int64, edition int) {
+// since returns which of ids were seen on the day or later, as the side counts, and which are unknown: those have to be read, on
+// days before until. The others are unseen. found takes the edition.
+func (s *Sightings) since(at side, ids []metric.ScheduleID, day int32, nowMs int64) (seen, unknown []metric.ScheduleID, until int32, edition int) {
 	s.mu.Lock()
-	if old := nowMs - s.sinceMs; s.shared && s.unseen != nil && (old < 0 || old >= unseenFor.Milliseconds()) {
-		s.unseen = nil
+	e := &s.ends[at]
+	if old := nowMs - e.sinceMs; s.shared && e.unseen != nil && (old < 0 || old >= unseenFor.Milliseconds()) {
+		e.unseen = nil
 	}
 	s.mu.Unlock()
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	for _, id := range ids {
-		if s.last.day(id) >= day {
+		if e.last.day(id) >= day {
 			seen = append(seen, id)
 			continue
 		}
-		switch from := s.unseen.day(id); {
+		switch from := e.unseen.day(id); {
 		case from == 0:
-			untilMs = maxTimeMs
+			until = mirror
 		case from > day:
-			untilMs = max(untilMs, startMs(from))
+			until = max(until, from)
 		default:
 			continue
 		}
 		unknown = append(unknown, id)
 	}
-	return seen, unknown, untilMs, s.edition
+	return seen, unknown, until, s.edition
 }
 
 // unsure marks a series whose data could not be read: it may have samples.
 const unsure int32 = -1
 
-// found records what a reading found that began at beganMs and read from a day on: for each series a day with samples, or 0
-// for none. If the reading was not whole, a series without samples is still unknown.
-func (s *Sightings) found(ids []metric.ScheduleID, on []int32, from int32, whole bool, beganMs, nowMs int64, edition int) {
+// found records what a reading found that began at beganMs and read from a day on, as the side counts: for each series a day
+// with samples, or 0 for none. If the reading was not whole, a series without samples is still unknown.
+func (s *Sightings) found(at side, ids []metric.ScheduleID, on []int32, from int32, whole bool, beganMs, nowMs int64, edition int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.edition != edition {
@@ -157,36 +195,44 @@ func (s *Sightings) found(ids []metric.ScheduleID, on []int32, from int32, whole
 	if old := nowMs - beganMs; s.shared && (old < 0 || old >= unseenFor.Milliseconds()) {
 		whole = false
 	}
-	if whole && (s.unseen == nil || beganMs < s.sinceMs) {
-		s.sinceMs = beganMs
+	e := &s.ends[at]
+	if whole && (e.unseen == nil || beganMs < e.sinceMs) {
+		e.sinceMs = beganMs
 	}
 	for i, id := range ids {
 		switch {
+		case on[i] > 0:
+			s.saw(id, on[i])
 		case on[i] == 0 && whole:
-			s.unseen.set(id, from)
-		case on[i] > s.last.day(id):
-			s.last.set(id, on[i])
+			e.unseen.set(id, from)
 		}
 	}
 }
 
-// Since keeps the series of ids, which are sorted, that have samples on the day of fromMs or later.
-// Where stored data is damaged, it keeps series that may have samples, and warnings name the
-// damage. Since misses a series only if all of its values since then are non-finite and were ground
-// before this process started.
-func (q *Querier) Since(ctx context.Context, ids []metric.ScheduleID, fromMs int64, warn *Warnings) ([]metric.ScheduleID, error) {
-	if fromMs <= minTimeMs {
-		return ids, nil
+// Lived keeps the series of ids, which are sorted, that have samples on the day of fromMs or later, and on that of toMs or
+// earlier. Where stored data is damaged, it keeps series that may have samples, and warnings name the damage. Lived misses a
+// series only if all of its values in that time are non-finite and were ground before this process started.
+func (q *Querier) Lived(ctx context.Context, ids []metric.ScheduleID, fromMs, toMs int64, warn *Warnings) (_ []metric.ScheduleID, err error) {
+	if fromMs > minTimeMs {
+		if ids, err = q.seen(ctx, after, ids, max(dayOf(fromMs), q.firstDay()), warn); err != nil {
+			return nil, err
+		}
 	}
-	return q.seenSince(ctx, ids, max(dayOf(fromMs), q.firstDay()), warn)
+	if !q.whole(toMs) {
+		return q.seen(ctx, before, ids, before.day(dayOf(toMs)), warn)
+	}
+	return ids, nil
 }
 
-// Forget makes Since look again for series whose samples were deleted.
+// whole returns whether all series have begun by the time, except for those whose samples are all ahead of the clock.
+func (q *Querier) whole(toMs int64) bool { return dayOf(toMs) >= dayOf(q.nowMs()) }
+
+// Forget makes Lived look again for series whose samples were deleted.
 func (q *Querier) Forget(ids []metric.ScheduleID) { q.opts.Sightings.Forget(ids) }
 
 // Left keeps the series of ids, which are sorted, that have or may have any data.
 func (q *Querier) Left(ctx context.Context, ids []metric.ScheduleID) ([]metric.ScheduleID, error) {
-	return q.seenSince(ctx, ids, q.firstDay(), new(Warnings))
+	return q.seen(ctx, after, ids, q.firstDay(), new(Warnings))
 }
 
 // Gone counts the series of ids, which are sorted, that have no data left. Nil ids stand for all
@@ -214,8 +260,9 @@ func (q *Querier) firstDay() int32 {
 	return dayOf(first)
 }
 
-// question says what a reading looks for: samples of some series from a day on.
+// question says what a reading looks for: samples of some series from a day on, as the side counts.
 type question struct {
+	at      side
 	ids     uint64 // a hash
 	n       int
 	day     int32
@@ -228,17 +275,22 @@ type sighted struct {
 	warnings []string
 }
 
-func (q *Querier) seenSince(ctx context.Context, ids []metric.ScheduleID, day int32, warn *Warnings) ([]metric.ScheduleID, error) {
+// seen returns the series of ids that have samples on the day or later, as the side counts.
+func (q *Querier) seen(ctx context.Context, at side, ids []metric.ScheduleID, day int32, warn *Warnings) ([]metric.ScheduleID, error) {
 	s := q.opts.Sightings
 	beganMs := q.nowMs()
-	seen, unknown, untilMs, edition := s.since(ids, day, beganMs)
+	seen, unknown, until, edition := s.since(at, ids, day, beganMs)
 	if len(unknown) == 0 {
 		return seen, nil
 	}
-	asked := question{ids: q.hash(ids), n: len(ids), day: day, edition: edition}
+	fromMs, untilMs := startMs(day), min(startMs(until), maxTimeMs)
+	if at == before {
+		fromMs, untilMs = startMs(max(q.firstDay(), at.day(until)+1)), startMs(at.day(day)+1)
+	}
+	asked := question{at: at, ids: q.hash(ids), n: len(ids), day: day, edition: edition}
 	found, err := q.looks.Do(ctx, asked, func(ctx context.Context) (sighted, error) {
-		return q.look(ctx, unknown, day, untilMs, func(ids []metric.ScheduleID, on []int32, whole bool) {
-			s.found(ids, on, day, whole, beganMs, q.nowMs(), edition)
+		return q.look(ctx, unknown, fromMs, untilMs, func(ids []metric.ScheduleID, on []int32, whole bool) {
+			s.found(at, ids, on, day, whole, beganMs, q.nowMs(), edition)
 		})
 	})
 	if err != nil {
@@ -246,7 +298,7 @@ func (q *Querier) seenSince(ctx context.Context, ids []metric.ScheduleID, day in
 	}
 	warn.merge(found.warnings)
 	// The reading may have begun before this request, and ingest has reported more since.
-	seen, _, _, _ = s.since(ids, day, q.nowMs())
+	seen, _, _, _ = s.since(at, ids, day, q.nowMs())
 	seen = append(seen, found.ids...)
 	slices.Sort(seen)
 	return slices.Compact(seen), nil
@@ -269,28 +321,28 @@ type stretch struct {
 	plan    *Warnings
 }
 
-// look reads samples of series, which are sorted, from a day on and before untilMs. It calls record for each group, with a
+// look reads samples of series, which are sorted, from fromMs on and before untilMs. It calls record for each group, with a
 // day on which each series has samples, or 0 for none. A result is whole unless something has not been ground or is damaged.
 func (q *Querier) look(
-	ctx context.Context, ids []metric.ScheduleID, day int32, untilMs int64, record func(ids []metric.ScheduleID, on []int32, whole bool),
+	ctx context.Context, ids []metric.ScheduleID, fromMs, untilMs int64, record func(ids []metric.ScheduleID, on []int32, whole bool),
 ) (sighted, error) {
 	// Most series are found in the youngest stretch.
 	untilMs = q.untilMs(ctx, untilMs)
-	youngMs := metric.AlignDown(q.nowMs(), dayMs)
+	youngMs := metric.AlignDown(min(q.nowMs(), untilMs-1), dayMs)
 	levels := q.ladder.Levels()
 	slices.Reverse(levels)
 	var all []stretch
-	for _, fromMs := range []int64{youngMs, youngMs - 7*dayMs, startMs(day)} {
-		if fromMs = max(fromMs, startMs(day)); fromMs >= untilMs {
+	for _, beginMs := range []int64{youngMs, youngMs - 7*dayMs, fromMs} {
+		if beginMs = max(beginMs, fromMs); beginMs >= untilMs {
 			continue
 		}
 		plan := new(Warnings)
-		p, err := q.planner(ctx, fromMs, untilMs, levels, nil, plan)
+		p, err := q.planner(ctx, beginMs, untilMs, levels, nil, plan)
 		if err != nil {
 			return sighted{}, err
 		}
 		all = append(all, stretch{p, plan})
-		untilMs = fromMs
+		untilMs = beginMs
 	}
 	var found sighted
 	warn := new(Warnings)
@@ -375,27 +427,26 @@ func (q *Querier) lookAt(ctx context.Context, g Group, on []int32, parts []part,
 	return nil
 }
 
-// GroupsSince is Groups without the series that have no samples on the day of fromMs or later; see
-// Since.
-func (q *Querier) GroupsSince(ctx context.Context, fromMs int64, warn *Warnings, sels ...Selector) ([]Group, error) {
+// GroupsLived is Groups without the series that did not live from fromMs to toMs; see Lived.
+func (q *Querier) GroupsLived(ctx context.Context, fromMs, toMs int64, warn *Warnings, sels ...Selector) ([]Group, error) {
 	ids, err := q.selected(ctx, sels)
 	if err != nil {
 		return nil, err
 	}
-	if ids, err = q.Since(ctx, ids, fromMs, warn); err != nil {
+	if ids, err = q.Lived(ctx, ids, fromMs, toMs, warn); err != nil {
 		return nil, err
 	}
 	return q.grouped(ids, math.MaxInt), nil
 }
 
-// LabelNames returns the label names of the series that match any of the selectors and have samples
-// on the day of fromMs or later, sorted. Without selectors, all series match. See Since.
-func (q *Querier) LabelNames(ctx context.Context, fromMs int64, warn *Warnings, sels ...Selector) ([]string, error) {
+// LabelNames returns the label names of the series that match any of the selectors and lived from fromMs to toMs, sorted.
+// Without selectors, all series match. See Lived.
+func (q *Querier) LabelNames(ctx context.Context, fromMs, toMs int64, warn *Warnings, sels ...Selector) ([]string, error) {
 	q.WarnUnread(warn)
-	if fromMs <= minTimeMs {
+	if fromMs <= minTimeMs && q.whole(toMs) {
 		return q.index.LabelNames(ctx, sels...)
 	}
-	ids, err := q.matchedSince(ctx, sels, fromMs, warn)
+	ids, err := q.matchedLived(ctx, sels, fromMs, toMs, warn)
 	if err != nil {
 		return nil, err
 	}
@@ -403,22 +454,22 @@ func (q *Querier) LabelNames(ctx context.Context, fromMs int64, warn *Warnings, 
 }
 
 // LabelValues returns the values of a label among the series that LabelNames looks at, sorted.
-func (q *Querier) LabelValues(ctx context.Context, fromMs int64, warn *Warnings, name string, sels ...Selector) ([]string, error) {
+func (q *Querier) LabelValues(ctx context.Context, fromMs, toMs int64, warn *Warnings, name string, sels ...Selector) ([]string, error) {
 	q.WarnUnread(warn)
-	if fromMs <= minTimeMs {
+	if fromMs <= minTimeMs && q.whole(toMs) {
 		return q.index.LabelValues(ctx, name, sels...)
 	}
-	ids, err := q.matchedSince(ctx, sels, fromMs, warn)
+	ids, err := q.matchedLived(ctx, sels, fromMs, toMs, warn)
 	if err != nil {
 		return nil, err
 	}
 	return q.index.valuesOf(ctx, name, ids)
 }
 
-func (q *Querier) matchedSince(ctx context.Context, sels []Selector, fromMs int64, warn *Warnings) ([]metric.ScheduleID, error) {
+func (q *Querier) matchedLived(ctx context.Context, sels []Selector, fromMs, toMs int64, warn *Warnings) ([]metric.ScheduleID, error) {
 	ids, err := q.index.matched(ctx, sels)
 	if err != nil {
 		return nil, err
 	}
-	return q.Since(ctx, ids, fromMs, warn)
+	return q.Lived(ctx, ids, fromMs, toMs, warn)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -26,19 +27,26 @@ func (w *world) seeing(shared bool) *query.Sightings {
 	return s
 }
 
-// since returns the series seen at or after a time. It checks that all ways to ask agree.
+// since returns the series seen at or after a time.
 func (w *world) since(tMs int64) []metric.ScheduleID {
 	w.t.Helper()
-	ids, warnings := w.sinceWarned(tMs)
+	return w.lived(tMs, math.MaxInt64)
+}
+
+// lived returns the series that lived from a time to another.
+func (w *world) lived(fromMs, toMs int64) []metric.ScheduleID {
+	w.t.Helper()
+	ids, warnings := w.livedWarned(fromMs, toMs)
 	require.Empty(w.t, warnings)
 	return ids
 }
 
-func (w *world) sinceWarned(tMs int64) ([]metric.ScheduleID, []string) {
+// livedWarned checks that all ways to ask agree.
+func (w *world) livedWarned(fromMs, toMs int64) ([]metric.ScheduleID, []string) {
 	w.t.Helper()
 	warn := new(query.Warnings)
 	sels := w.sel(`{__name__!=""}`)
-	groups, err := w.q.GroupsSince(w.t.Context(), tMs, warn, sels...)
+	groups, err := w.q.GroupsLived(w.t.Context(), fromMs, toMs, warn, sels...)
 	require.NoError(w.t, err)
 	ids := []metric.ScheduleID{}
 	var names []string
@@ -49,10 +57,10 @@ func (w *world) sinceWarned(tMs int64) ([]metric.ScheduleID, []string) {
 		}
 	}
 	for _, sels := range [][]query.Selector{sels, nil} {
-		values, err := w.q.LabelValues(w.t.Context(), tMs, warn, metric.NameLabel, sels...)
+		values, err := w.q.LabelValues(w.t.Context(), fromMs, toMs, warn, metric.NameLabel, sels...)
 		require.NoError(w.t, err)
 		require.ElementsMatch(w.t, names, values)
-		labels, err := w.q.LabelNames(w.t.Context(), tMs, warn, sels...)
+		labels, err := w.q.LabelNames(w.t.Context(), fromMs, toMs, warn, sels...)
 		require.NoError(w.t, err)
 		require.Equal(w.t, len(ids) > 0, len(labels) > 0)
 	}
@@ -90,12 +98,20 @@ func TestSince(t *testing.T) {
 				require.Equal(t, []metric.ScheduleID{0, 1, 2, 5, 13}, w.since(midnight-30*day+hour))
 				require.Equal(t, []metric.ScheduleID{0, 1, 2, 4, 5, 13}, w.since(midnight-3650*day))
 				require.Len(t, w.since(math.MinInt64), 20)
+				require.Empty(t, w.lived(math.MinInt64, midnight-361*day))
+				require.Equal(t, []metric.ScheduleID{4}, w.lived(math.MinInt64, midnight-360*day))
+				require.Equal(t, []metric.ScheduleID{0, 4}, w.lived(midnight-360*day, midnight-40*day))
+				require.Equal(t, []metric.ScheduleID{0}, w.lived(midnight-39*day, midnight-31*day), "it lived through these days")
+				require.Equal(t, []metric.ScheduleID{0, 2}, w.lived(midnight-30*day, midnight-2*day+hour))
+				require.Equal(t, []metric.ScheduleID{0, 1}, w.lived(midnight-day, midnight-1))
+				require.Equal(t, []metric.ScheduleID{0, 1, 5, 13}, w.lived(midnight-day, midnight))
 				left, err := w.q.Left(t.Context(), []metric.ScheduleID{0, 3, 4, 6})
 				require.NoError(t, err)
 				require.Equal(t, []metric.ScheduleID{0, 4}, left)
 			}
 			w.took()
 			require.Len(t, w.since(midnight-29*day), 4)
+			require.Len(t, w.lived(midnight-30*day, midnight-29*day), 2)
 			require.Empty(t, w.took(), "it is known")
 		}
 	})
@@ -113,10 +129,14 @@ func TestSinceIngest(t *testing.T) {
 	require.Equal(t, []metric.ScheduleID{1}, w.since(midnight-3*day))
 	s.Saw([]metric.Sample{{Schedule: 1, TimeMs: noon}, {Schedule: 1, TimeMs: midnight - 3*day}})
 	require.Equal(t, []metric.ScheduleID{1}, w.since(midnight))
+	require.Empty(t, w.lived(midnight-5*day, midnight-4*day))
+	s.Saw([]metric.Sample{{Schedule: 1, TimeMs: midnight - 4*day}})
+	require.Equal(t, []metric.ScheduleID{1}, w.lived(midnight-5*day, midnight-4*day))
 
 	// It is deleted, and the store has nothing.
 	s.Forget([]metric.ScheduleID{1})
 	require.Empty(t, w.since(midnight-3*day))
+	require.Empty(t, w.lived(math.MinInt64, midnight-4*day))
 }
 
 // Samples taken by other processes show after a while; known sightings are not looked up again.
@@ -125,15 +145,53 @@ func TestSinceOthers(t *testing.T) {
 		w := newWorld(t, querytest.Settings(), retention)
 		w.seeing(shared)
 		w.series(0, "m0", "a")
+		w.series(1, "m1", "a")
 		require.Empty(t, w.since(midnight))
-		w.put(metric.Sample{Schedule: 0, TimeMs: noon})
+		require.Empty(t, w.lived(midnight-3*day, midnight-day))
+		w.put(metric.Sample{Schedule: 0, TimeMs: noon}, metric.Sample{Schedule: 1, TimeMs: noon}, metric.Sample{Schedule: 1, TimeMs: midnight - 2*day})
 		require.Empty(t, w.since(midnight))
+		require.Empty(t, w.lived(midnight-3*day, midnight-day))
 		w.clock.Set(w.clock.Now().Add(time.Minute))
-		require.Len(t, w.since(midnight), map[bool]int{true: 1}[shared])
+		require.Len(t, w.since(midnight), map[bool]int{true: 2}[shared])
+		require.Len(t, w.lived(midnight-3*day, midnight-day), map[bool]int{true: 1}[shared])
 		w.took()
 		w.clock.Set(w.clock.Now().Add(time.Minute))
 		_ = w.since(midnight)
 		require.Empty(t, w.took())
+	}
+}
+
+// TestLived: at any time, a series is listed if its first and last day with samples are not on one side of the range.
+func TestLived(t *testing.T) {
+	w := newWorld(t, querytest.Settings(), retention)
+	s := w.seeing(false)
+	const series, days = 30, 20
+	rnd := rand.New(rand.NewPCG(1, 2))
+	var first, last [series]int64
+	for id := range metric.ScheduleID(series) {
+		w.series(id, fmt.Sprint("m", id), "a")
+		first[id], last[id] = math.MaxInt64, math.MinInt64
+	}
+	for range 150 {
+		id, on := rnd.Int64N(series), rnd.Int64N(days)
+		sample := metric.Sample{Schedule: metric.ScheduleID(id), TimeMs: midnight - on*day + rnd.Int64N(hour), Value: 1}
+		w.put(sample)
+		for level := metric.Bucket(1); level <= 3; level++ {
+			w.grind(level, midnight-days*day, noon)
+		}
+		s.Saw([]metric.Sample{sample})
+		first[id], last[id] = min(first[id], midnight-on*day), max(last[id], midnight-on*day)
+		if rnd.IntN(50) == 0 { // as after a start
+			s = w.seeing(false)
+		}
+		fromMs, toMs := midnight-rnd.Int64N(days)*day+rnd.Int64N(day), midnight-rnd.Int64N(days)*day+rnd.Int64N(day)
+		want := []metric.ScheduleID{}
+		for id := range series {
+			if last[id]+day > fromMs && first[id] <= toMs {
+				want = append(want, metric.ScheduleID(id))
+			}
+		}
+		require.Equal(t, want, w.lived(fromMs, toMs))
 	}
 }
 
@@ -151,7 +209,7 @@ func TestSinceDamaged(t *testing.T) {
 		require.NoError(t, w.store.Write(t.Context(), &storage.Batch{Open: []storage.SliceKey{{StartMs: midnight + hour}}, Raw: []storage.RawChunk{bad}}))
 		group := []metric.ScheduleID{0, 1, 2, 3, 4, 5, 6, 7}
 		for range 2 {
-			ids, warnings := w.sinceWarned(midnight)
+			ids, warnings := w.livedWarned(midnight, math.MaxInt64)
 			require.Equal(t, group, ids)
 			require.Len(t, warnings, 1)
 			require.Contains(t, warnings[0], "samples are missing: raw chunk")
@@ -175,7 +233,7 @@ func TestSinceForgottenMeanwhile(t *testing.T) {
 		w.put(metric.Sample{Schedule: 0, TimeMs: noon - minute, Value: metric.Tombstone()})
 		s.Forget([]metric.ScheduleID{0})
 	}
-	_, err := w.q.GroupsSince(t.Context(), midnight, new(query.Warnings), w.sel(`{__name__!=""}`)...)
+	_, err := w.q.GroupsLived(t.Context(), midnight, math.MaxInt64, new(query.Warnings), w.sel(`{__name__!=""}`)...)
 	require.NoError(t, err)
 	require.Nil(t, w.store.after)
 	require.Empty(t, w.since(midnight))
@@ -211,7 +269,7 @@ func TestLooksOutlastRequests(t *testing.T) {
 			ask := func() ([]metric.ScheduleID, error) {
 				ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 				defer cancel()
-				groups, err := w.q.GroupsSince(ctx, midnight, new(query.Warnings), sels...)
+				groups, err := w.q.GroupsLived(ctx, midnight, math.MaxInt64, new(query.Warnings), sels...)
 				var ids []metric.ScheduleID
 				for _, g := range groups {
 					ids = append(ids, g.IDs()...)
@@ -250,7 +308,7 @@ func TestLooksAreNotedByGroup(t *testing.T) {
 	sels := w.sel(`{__name__!=""}`)
 	tries := 1
 	for ; ; tries++ {
-		groups, err := w.q.GroupsSince(t.Context(), midnight, new(query.Warnings), sels...)
+		groups, err := w.q.GroupsLived(t.Context(), midnight, math.MaxInt64, new(query.Warnings), sels...)
 		if err == nil {
 			require.Len(t, groups, 1)
 			break

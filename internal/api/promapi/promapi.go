@@ -648,7 +648,7 @@ func (a *API) ofMetrics(ctx context.Context) (func(name string) bool, error) {
 	if bound.FromContext(ctx) == nil {
 		return nil, nil //nolint:nilnil // no function is one that allows all
 	}
-	names, err := a.opts.Querier.LabelValues(ctx, math.MinInt64, new(query.Warnings), metric.NameLabel)
+	names, err := a.opts.Querier.LabelValues(ctx, math.MinInt64, math.MaxInt64, new(query.Warnings), metric.NameLabel)
 	if err != nil {
 		return nil, promql.ErrStorage{Err: err}
 	}

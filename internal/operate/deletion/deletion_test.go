@@ -133,12 +133,12 @@ func TestReaders(t *testing.T) {
 	require.Equal(t, 1, n)
 
 	// A series without data has no lines. It stays listed if no time is asked for.
-	known, err := w.q.LabelValues(t.Context(), start, new(query.Warnings), metric.NameLabel)
+	known, err := w.q.LabelValues(t.Context(), start, math.MaxInt64, new(query.Warnings), metric.NameLabel)
 	require.NoError(t, err)
 	require.Equal(t, []string{"cpu", "mem"}, known)
 	_, err = w.deleter(w.ingest).Delete(t.Context(), math.MinInt64/1000, math.MaxInt64/1000, set(t, "cpu"))
 	require.NoError(t, err)
-	known, err = w.q.LabelValues(t.Context(), start, new(query.Warnings), metric.NameLabel)
+	known, err = w.q.LabelValues(t.Context(), start, math.MaxInt64, new(query.Warnings), metric.NameLabel)
 	require.NoError(t, err)
 	require.Equal(t, []string{"mem"}, known)
 	n, err = w.q.Gone(t.Context(), nil)
