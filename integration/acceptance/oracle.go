@@ -62,6 +62,7 @@ type expected struct {
 	count                  int
 	sum, increase          float64
 	min, max, first, last  float64
+	firstMs, lastMs        int64
 	sumScale, increasScale float64
 	values                 []float64
 }
@@ -75,7 +76,7 @@ func expect(samples []metric.Sample) *expected {
 			continue
 		}
 		if e.count == 0 {
-			e.first, e.min, e.max = v, v, v
+			e.first, e.min, e.max, e.firstMs = v, v, v, s.TimeMs
 		} else {
 			grown := v - e.last
 			if v < e.last {
@@ -88,7 +89,7 @@ func expect(samples []metric.Sample) *expected {
 		e.sum += v
 		e.sumScale += math.Abs(v)
 		e.min, e.max = math.Min(e.min, v), math.Max(e.max, v)
-		e.last = v
+		e.last, e.lastMs = v, s.TimeMs
 		e.values = append(e.values, v)
 	}
 	if e.count == 0 {
@@ -127,6 +128,8 @@ func (e *expected) differs(row *metric.RollupRow) string {
 	exact("max", row.Max, e.max)
 	exact("first", row.First, e.first)
 	exact("last", row.Last, e.last)
+	exact("time of first", float64(row.FirstMs), float64(e.firstMs))
+	exact("time of last", float64(row.LastMs), float64(e.lastMs))
 	// Relative to the size of the summands, since they may cancel out.
 	near("sum", row.Sum, e.sum, e.sumScale)
 	near("increase", row.Increase, e.increase, e.increasScale)

@@ -605,11 +605,12 @@ func add(rows map[string]metric.Rollup, key string, raw map[metric.Sample]bool, 
 		}
 	}
 	slices.SortFunc(samples, metric.CompareSamples)
-	r := metric.Rollup{Min: samples[0].Value, Max: samples[0].Value, First: samples[0].Value}
+	r := metric.Rollup{Min: samples[0].Value, Max: samples[0].Value, First: samples[0].Value, FirstMs: samples[0].TimeMs}
 	for i, s := range samples {
 		r.Count++
 		r.Sum += s.Value
 		r.Min, r.Max, r.Last = min(r.Min, s.Value), max(r.Max, s.Value), s.Value
+		r.LastMs = s.TimeMs
 		if i == 0 {
 			continue
 		}

@@ -125,7 +125,8 @@ func exampleRollups() []metric.RollupRow {
 			row.Count, row.Sum, row.Min, row.Max = 60, r.NormFloat64()*1e6, -r.Float64(), float64(r.IntN(1000))/10
 			row.First, row.Last, row.Increase = row.Min, row.Max, math.Inf(1)
 			row.Sketch = []byte("sketch")[:r.IntN(7)]
-			row.Partial = r.IntN(4) == 0
+			row.FirstMs, row.LastMs = row.TimeMs+r.Int64N(1000), row.TimeMs+3_600_000-r.Int64N(1000)
+			row.Partial, row.NonFinite = r.IntN(4) == 0, r.IntN(4) == 0
 			rows = append(rows, row)
 		}
 	}

@@ -176,13 +176,16 @@ func (r *reader) rollups() (out []metric.RollupRow) {
 	var schedule, timeMs int64
 	for i := range count {
 		before, beforeMs := schedule, timeMs
-		step := r.uvarint("schedule and flag")
-		schedule += int64(step >> 1)
+		step := r.uvarint("schedule and flags")
+		schedule += int64(step >> 2)
 		timeMs += r.varint("time by")
 		r.need(schedule > before || schedule == before && (i == 0 || timeMs > beforeMs), "order")
 		row := metric.RollupRow{Schedule: metric.ScheduleID(schedule), TimeMs: timeMs}
-		row.Partial = step&1 == 1
-		row.Count = r.uvarint("samples")
+		row.Partial, row.NonFinite = step&1 != 0, step&2 != 0
+		if row.Count = r.uvarint("samples"); row.Count > 0 {
+			row.FirstMs = timeMs + r.varint("first after")
+			row.LastMs = row.FirstMs + r.varint("last after first")
+		}
 		var kinds []int
 		r.field(3, func(b []byte) string {
 			for _, c := range b {
@@ -257,9 +260,12 @@ func rollupText(r metric.RollupRow) string {
 	for _, v := range []float64{r.Sum, r.Min, r.Max, r.First, r.Last, r.Increase} {
 		out += " " + floatText(v)
 	}
-	out += " " + hex.EncodeToString(r.Sketch)
+	out += fmt.Sprintf(" %d %d %x", r.FirstMs, r.LastMs, r.Sketch)
 	if r.Partial {
 		out += " partial"
+	}
+	if r.NonFinite {
+		out += " nonfinite"
 	}
 	return out
 }
@@ -278,18 +284,22 @@ func parseSamples(t *testing.T, text string) (out []metric.Sample) {
 func parseRollups(t *testing.T, text string) (out []metric.RollupRow) {
 	for line := range strings.Lines(text) {
 		f := strings.Fields(line)
-		require.GreaterOrEqual(t, len(f), 9)
+		require.GreaterOrEqual(t, len(f), 11)
 		r := metric.RollupRow{Schedule: metric.ScheduleID(parseInt(t, f[0])), TimeMs: parseInt(t, f[1])}
 		r.Count = uint64(parseInt(t, f[2]))
 		for i, v := range []*float64{&r.Sum, &r.Min, &r.Max, &r.First, &r.Last, &r.Increase} {
 			*v = parseFloat(t, f[3+i])
 		}
+		r.FirstMs, r.LastMs = parseInt(t, f[9]), parseInt(t, f[10])
+		if r.NonFinite = f[len(f)-1] == "nonfinite"; r.NonFinite {
+			f = f[:len(f)-1]
+		}
 		if r.Partial = f[len(f)-1] == "partial"; r.Partial {
 			f = f[:len(f)-1]
 		}
-		if len(f) > 9 {
+		if len(f) > 11 {
 			var err error
-			r.Sketch, err = hex.DecodeString(f[9])
+			r.Sketch, err = hex.DecodeString(f[11])
 			require.NoError(t, err)
 		}
 		out = append(out, r)

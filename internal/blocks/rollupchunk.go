@@ -28,14 +28,21 @@ func AppendRollups(dst []byte, rows []metric.RollupRow) []byte {
 	var timeMs int64
 	for i := range rows {
 		r := &rows[i]
-		step := uint64(r.Schedule-schedule) << 1
+		step := uint64(r.Schedule-schedule) << 2
 		if r.Partial {
 			step |= 1
+		}
+		if r.NonFinite {
+			step |= 2
 		}
 		dst = binary.AppendUvarint(dst, step)
 		dst = binary.AppendVarint(dst, r.TimeMs-timeMs)
 		dst = binary.AppendUvarint(dst, r.Count)
 		schedule, timeMs = r.Schedule, r.TimeMs
+		if r.Count > 0 {
+			dst = binary.AppendVarint(dst, r.FirstMs-r.TimeMs)
+			dst = binary.AppendVarint(dst, r.LastMs-r.FirstMs)
+		}
 
 		kinds := len(dst)
 		dst = append(dst, 0, 0, 0)
@@ -93,9 +100,13 @@ func decodeRollups(dst []metric.RollupRow, chunk []byte) ([]metric.RollupRow, er
 		step := d.uvarint()
 		stepMs := d.varint()
 		r := metric.RollupRow{
-			Schedule: schedule + metric.ScheduleID(step>>1),
+			Schedule: schedule + metric.ScheduleID(step>>2),
 			TimeMs:   timeMs + stepMs,
-			Rollup:   metric.Rollup{Count: d.uvarint(), Partial: step&1 == 1},
+			Rollup:   metric.Rollup{Count: d.uvarint(), Partial: step&1 != 0, NonFinite: step&2 != 0},
+		}
+		if r.Count > 0 {
+			r.FirstMs = r.TimeMs + d.varint()
+			r.LastMs = r.FirstMs + d.varint()
 		}
 		ascends := r.Schedule > schedule || r.Schedule == schedule && (i == 0 || r.TimeMs > timeMs)
 		if d.bad || !ascends {

@@ -37,6 +37,12 @@ func Tombstone() float64 { return math.Float64frombits(tombstone) }
 // IsTombstone reports whether v is Tombstone.
 func IsTombstone(v float64) bool { return math.Float64bits(v) == tombstone }
 
+// staleMarker holds the bits with which Prometheus ends a series.
+const staleMarker = 0x7ff0000000000002
+
+// IsMarker reports whether v measures nothing: it is a tombstone, or Prometheus' stale marker.
+func IsMarker(v float64) bool { return IsTombstone(v) || math.Float64bits(v) == staleMarker }
+
 // CompareSamples orders samples by schedule, then time. A chunk holds its samples in this order.
 func CompareSamples(a, b Sample) int {
 	switch {
@@ -55,9 +61,9 @@ func CompareSamples(a, b Sample) int {
 // Rollup holds the values into which one slice of one schedule is ground.
 //
 // Only finite samples count: NaN and the infinities stay in the raw data and are left out of every
-// field here. The zero Rollup, with Count 0, means "no data". It is stored in two cases only: to
-// take back a row whose samples have all been overwritten or, with Partial set, to say that there
-// may have been samples.
+// field here but NonFinite. The zero Rollup, with Count 0, means "no data". It is stored in three cases
+// only: to take back a row whose samples have all been overwritten; with Partial set, to say that there
+// may have been samples; with NonFinite set, to say that none was finite.
 type Rollup struct {
 	// Count is the number of samples.
 	Count uint64
@@ -69,6 +75,9 @@ type Rollup struct {
 	// First and Last are the values of the earliest and the latest sample.
 	First float64
 	Last  float64
+	// FirstMs and LastMs are the times of these samples, 0 without samples.
+	FirstMs int64
+	LastMs  int64
 	// Increase is the growth of a counter over the slice, from its first to its last sample. It is
 	// the sum of the steps between neighbouring samples; a step down is a reset and counts as the
 	// value after it. A merge of two neighbouring slices adds the step between them.
@@ -80,6 +89,8 @@ type Rollup struct {
 	// raw chunks were damaged when the row was last ground, or the input expired before the row
 	// could be ground.
 	Partial bool
+	// NonFinite says that the slice also has samples that are left out, NaN or infinite. Markers do not count; see IsMarker.
+	NonFinite bool
 }
 
 // Avg returns the mean of the values, NaN when there are none.

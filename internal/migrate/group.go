@@ -304,9 +304,12 @@ func finite(v float64) bool { return math.Abs(v) <= math.MaxFloat64 }
 var noValues = new(sketch.Sketch).AppendEncoded(nil)
 
 // plain returns a roll-up with only the three known values. It counts as one sample, as every
-// roll-up did in RHQ, whose averages of 6 h and 24 h are means of means.
+// roll-up did in RHQ, whose averages of 6 h and 24 h are means of means. NonFinite keeps readers from taking it for the samples.
 func (r *row) plain() metric.Rollup {
-	return metric.Rollup{Count: 1, Sum: r.avg, Min: r.min, Max: r.max, First: r.avg, Last: r.avg, Sketch: noValues}
+	return metric.Rollup{
+		Count: 1, Sum: r.avg, Min: r.min, Max: r.max, First: r.avg, Last: r.avg, FirstMs: r.timeMs, LastMs: r.timeMs,
+		Sketch: noValues, NonFinite: true,
+	}
 }
 
 // rollups copies the roll-ups of a series, level by level, and notes what of them is to be ground. It returns the hours of

@@ -185,7 +185,7 @@ func (g *grind) fromSamples(ctx context.Context, w *cache.Work) error {
 			return err
 		}
 		for id, samples := range g.samples.Series() {
-			if r, ok := g.grinder.Samples(samples); ok || w.Late() {
+			if r, ok := g.grinder.Samples(samples); ok || r.NonFinite || w.Late() {
 				g.rows = append(g.rows, metric.RollupRow{Schedule: id, TimeMs: w.Slice.StartMs, Rollup: r})
 			}
 		}
@@ -254,7 +254,7 @@ func (g *grind) fromRollups(ctx context.Context, w *cache.Work) error {
 		if err != nil {
 			in.left.name(err.Error())
 		}
-		if ok || r.Partial || w.Late() {
+		if ok || r.Partial || r.NonFinite || w.Late() {
 			g.rows = append(g.rows, metric.RollupRow{Schedule: id, TimeMs: w.Slice.StartMs, Rollup: r})
 		}
 	}

@@ -25,19 +25,22 @@ type Grinder struct {
 func (g *Grinder) Reset() { g.sketches = g.sketches[:0] }
 
 // Samples grinds samples, which MUST be of one schedule and ascend in time. It returns false if no
-// sample is finite. metric.Rollup describes the fields. A sum beyond the range of float64 is an
+// sample is finite; then at most NonFinite is set. metric.Rollup describes the fields. A sum beyond the range of float64 is an
 // infinity, as in IEEE 754.
 func (g *Grinder) Samples(samples []metric.Sample) (metric.Rollup, bool) {
 	g.sketch.Reset()
 	var r metric.Rollup
+	nonFinite, last := false, 0
 	for i := range samples {
 		v := samples[i].Value
 		if !(math.Abs(v) <= math.MaxFloat64) { // NaN or an infinity
+			nonFinite = nonFinite || !metric.IsMarker(v)
 			continue
 		}
 		g.sketch.Add(v)
+		last = i
 		if r.Count == 0 {
-			r = metric.Rollup{Count: 1, Sum: v, Min: v, Max: v, First: v, Last: v}
+			r = metric.Rollup{Count: 1, Sum: v, Min: v, Max: v, First: v, Last: v, FirstMs: samples[i].TimeMs}
 			continue
 		}
 		r.Count++
@@ -47,23 +50,24 @@ func (g *Grinder) Samples(samples []metric.Sample) (metric.Rollup, bool) {
 		r.Increase += step(r.Last, v)
 		r.Last = v
 	}
+	r.NonFinite = nonFinite
 	if r.Count == 0 {
-		return metric.Rollup{}, false
+		return r, false
 	}
-	r.Sketch = g.keepSketch()
+	r.LastMs, r.Sketch = samples[last].TimeMs, g.keepSketch()
 	return r, true
 }
 
 // Rollups merges finer rows, which MUST be of one schedule and ascend in time. It returns false if
-// no row has samples. The result is partial if one of the rows is partial, even a row without
-// samples. The error is sketch.ErrCorrupt and names the rows whose sketches are damaged. The result
+// no row has samples. The result is partial or has NonFinite set if one of the rows is or has, even a row
+// without samples. The error is sketch.ErrCorrupt and names the rows whose sketches are damaged. The result
 // then is partial too: its numbers include those rows, its sketch does not.
 func (g *Grinder) Rollups(rows []metric.RollupRow) (metric.Rollup, bool, error) {
 	var r metric.Rollup
-	partial := false
+	partial, nonFinite := false, false
 	for i := range rows {
 		row := &rows[i]
-		partial = partial || row.Partial
+		partial, nonFinite = partial || row.Partial, nonFinite || row.NonFinite
 		if row.Count == 0 {
 			continue
 		}
@@ -76,13 +80,13 @@ func (g *Grinder) Rollups(rows []metric.RollupRow) (metric.Rollup, bool, error) 
 		r.Min = min(r.Min, row.Min)
 		r.Max = max(r.Max, row.Max)
 		r.Increase += step(r.Last, row.First) + row.Increase
-		r.Last = row.Last
+		r.Last, r.LastMs = row.Last, row.LastMs
 	}
 	if r.Count == 0 {
-		return metric.Rollup{Partial: partial}, false, nil
+		return metric.Rollup{Partial: partial, NonFinite: nonFinite}, false, nil
 	}
 	err := g.merge(rows)
-	r.Sketch, r.Partial = g.keepSketch(), partial || err != nil
+	r.Sketch, r.Partial, r.NonFinite = g.keepSketch(), partial || err != nil, nonFinite
 	return r, true, err
 }
 

@@ -246,5 +246,5 @@ func same(a, b *metric.Rollup) bool {
 		return x == y || math.IsNaN(x) && math.IsNaN(y) || math.Abs(x-y) <= 1e-9*max(math.Abs(x), math.Abs(y))
 	}
 	return a.Count == b.Count && a.Min == b.Min && a.Max == b.Max && a.First == b.First && a.Last == b.Last &&
-		near(a.Sum, b.Sum) && near(a.Increase, b.Increase)
+		a.FirstMs == b.FirstMs && a.LastMs == b.LastMs && a.NonFinite == b.NonFinite && near(a.Sum, b.Sum) && near(a.Increase, b.Increase)
 }

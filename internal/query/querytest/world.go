@@ -174,7 +174,7 @@ func (w *World) Grind(level metric.Bucket, fromMs, toMs int64, samples map[metri
 		for id, all := range samples {
 			lo, _ := slices.BinarySearchFunc(all, t, func(s metric.Sample, t int64) int { return cmp.Compare(s.TimeMs, t) })
 			hi, _ := slices.BinarySearchFunc(all, t+width, func(s metric.Sample, t int64) int { return cmp.Compare(s.TimeMs, t) })
-			if r, ok := RollupOf(all[lo:hi]); ok {
+			if r, ok := RollupOf(all[lo:hi]); ok || r.NonFinite {
 				rows = append(rows, metric.RollupRow{Schedule: id, TimeMs: t, Rollup: r})
 			}
 		}
@@ -190,13 +190,17 @@ func (w *World) Grind(level metric.Bucket, fromMs, toMs int64, samples map[metri
 
 // RollupOf returns the row of samples; ok is false if no sample is finite.
 func RollupOf(samples []metric.Sample) (r metric.Rollup, ok bool) {
+	nonFinite := slices.ContainsFunc(samples, func(s metric.Sample) bool {
+		return (math.IsNaN(s.Value) || math.IsInf(s.Value, 0)) && !metric.IsMarker(s.Value)
+	})
 	samples = slices.DeleteFunc(slices.Clone(samples), func(s metric.Sample) bool { return math.IsNaN(s.Value) || math.IsInf(s.Value, 0) })
 	if len(samples) == 0 {
-		return metric.Rollup{}, false
+		return metric.Rollup{NonFinite: nonFinite}, false
 	}
 	r = metric.Rollup{
 		Count: uint64(len(samples)), Min: math.Inf(1), Max: math.Inf(-1),
 		First: samples[0].Value, Last: samples[len(samples)-1].Value,
+		FirstMs: samples[0].TimeMs, LastMs: samples[len(samples)-1].TimeMs, NonFinite: nonFinite,
 	}
 	var sk sketch.Sketch
 	for i, s := range samples {

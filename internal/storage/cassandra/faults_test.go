@@ -397,7 +397,7 @@ func (r *round) rollups() []metric.RollupRow {
 	for id := range metric.ScheduleID(12) {
 		for h := range int64(10) {
 			rows = append(rows, metric.RollupRow{Schedule: id, TimeMs: r.dayMs + h*dayMs/24, Rollup: metric.Rollup{
-				Count: 1, Sum: float64(h), Sketch: []byte{byte(id), byte(h)},
+				Count: 1, Sum: float64(h), FirstMs: r.dayMs + h, LastMs: r.dayMs + h, Sketch: []byte{byte(id), byte(h)},
 			}})
 		}
 	}

@@ -98,8 +98,8 @@ func rowsIn(page, each int64) int { return int(max(1, min(manyRows, page/max(1, 
 // The statements of the roll-up tables. %s stands for the name of the table.
 const (
 	cqlListRollups  = `SELECT DISTINCT start_schedule_id, period FROM %s`
-	cqlWriteRollup  = `INSERT INTO %s (start_schedule_id, period, schedule_id, time, count, sum, min, max, first, last, increase, sketch, partial) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) USING TTL ?`
-	cqlReadRollups  = `SELECT schedule_id, time, count, sum, min, max, first, last, increase, sketch, partial FROM %s WHERE start_schedule_id = ? AND period = ? AND schedule_id `
+	cqlWriteRollup  = `INSERT INTO %s (start_schedule_id, period, schedule_id, time, count, sum, min, max, first, last, first_time, last_time, increase, sketch, partial, non_finite) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) USING TTL ?`
+	cqlReadRollups  = `SELECT schedule_id, time, count, sum, min, max, first, last, first_time, last_time, increase, sketch, partial, non_finite FROM %s WHERE start_schedule_id = ? AND period = ? AND schedule_id `
 	cqlOneSchedule  = cqlReadRollups + `= ? AND time >= ? AND time < ?`
 	cqlRowFence     = `SELECT WRITETIME(count) AS written FROM %s WHERE start_schedule_id = ? AND period = ? AND schedule_id = ? AND time = ?`
 	cqlManySchedule = cqlReadRollups + `>= ? AND schedule_id < ? AND time >= ? AND time < ? ALLOW FILTERING` // within one partition
@@ -146,7 +146,7 @@ func (s *Store) WriteRollups(ctx context.Context, f storage.Fence, level metric.
 		// Copied: the caller reuses its memory, and a beaten attempt may still be ending.
 		sketch := append([]byte{}, r.Sketch...)
 		byPartition[p] = append(byPartition[p], stmt(cql, p.Group, p.PeriodMs, int64(r.Schedule), r.TimeMs,
-			int64(r.Count), r.Sum, r.Min, r.Max, r.First, r.Last, r.Increase, sketch, r.Partial, keep))
+			int64(r.Count), r.Sum, r.Min, r.Max, r.First, r.Last, r.FirstMs, r.LastMs, r.Increase, sketch, r.Partial, r.NonFinite, keep))
 	}
 	var batches [][]statement
 	for _, stmts := range byPartition {
@@ -162,22 +162,26 @@ func (s *Store) WriteRollups(ctx context.Context, f storage.Fence, level metric.
 }
 
 type rollupRow struct {
-	Schedule int64   `db:"schedule_id"`
-	TimeMs   int64   `db:"time"`
-	Count    int64   `db:"count"`
-	Sum      float64 `db:"sum"`
-	Min      float64 `db:"min"`
-	Max      float64 `db:"max"`
-	First    float64 `db:"first"`
-	Last     float64 `db:"last"`
-	Increase float64 `db:"increase"`
-	Sketch   []byte  `db:"sketch"`
-	Partial  bool    `db:"partial"`
+	Schedule  int64   `db:"schedule_id"`
+	TimeMs    int64   `db:"time"`
+	Count     int64   `db:"count"`
+	Sum       float64 `db:"sum"`
+	Min       float64 `db:"min"`
+	Max       float64 `db:"max"`
+	First     float64 `db:"first"`
+	Last      float64 `db:"last"`
+	FirstMs   int64   `db:"first_time"`
+	LastMs    int64   `db:"last_time"`
+	Increase  float64 `db:"increase"`
+	Sketch    []byte  `db:"sketch"`
+	Partial   bool    `db:"partial"`
+	NonFinite bool    `db:"non_finite"`
 }
 
 func (r *rollupRow) row() metric.RollupRow {
 	row := metric.RollupRow{Schedule: metric.ScheduleID(r.Schedule), TimeMs: r.TimeMs, Rollup: metric.Rollup{
-		Count: uint64(r.Count), Sum: r.Sum, Min: r.Min, Max: r.Max, First: r.First, Last: r.Last, Increase: r.Increase, Partial: r.Partial,
+		Count: uint64(r.Count), Sum: r.Sum, Min: r.Min, Max: r.Max, First: r.First, Last: r.Last,
+		FirstMs: r.FirstMs, LastMs: r.LastMs, Increase: r.Increase, Partial: r.Partial, NonFinite: r.NonFinite,
 	}}
 	if len(r.Sketch) > 0 {
 		row.Sketch = r.Sketch

@@ -503,7 +503,7 @@ func (s *Store) Rollups(ctx context.Context, level metric.Bucket, ids blocks.Ran
 			if _, row.Schedule, row.TimeMs, err = parseRollupKey(k); err != nil {
 				return row, err
 			}
-			if row.Rollup, err = parseRollup(v); errors.Is(err, storage.ErrCorrupt) {
+			if row.Rollup, err = parseRollup(v, row.TimeMs); errors.Is(err, storage.ErrCorrupt) {
 				row.Damaged, err = true, nil
 			}
 			return row, err

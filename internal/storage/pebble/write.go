@@ -253,7 +253,7 @@ func (s *Store) WriteRollups(ctx context.Context, f storage.Fence, level metric.
 		n := 0
 		for ; n < len(rows) && batch.Len() < rollupBatchBytes; n++ {
 			key = appendRollupKey(key[:0], level, periodMs, rows[n].Schedule, rows[n].TimeMs)
-			value = appendRollup(value[:0], &rows[n].Rollup)
+			value = appendRollup(value[:0], &rows[n])
 			if err := batch.Set(key, value, nil); err != nil {
 				return convert(op, closed(batch, err))
 			}

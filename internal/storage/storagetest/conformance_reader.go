@@ -97,10 +97,11 @@ func (s *suite) rollupsAreReplaced() {
 func (s *suite) rollupValues() {
 	f := s.acquire(0, "w").Fence
 	rows := []metric.RollupRow{
-		{Schedule: 1, TimeMs: at(0), Rollup: metric.Rollup{Count: 1 << 40, Sum: -1.5, Min: -3, Max: 1e300, First: 4, Last: 5, Increase: 6, Sketch: bytes.Repeat([]byte{0xff, 0}, 5000)}},
-		{Schedule: 1, TimeMs: at(1), Rollup: metric.Rollup{Count: 1, Sum: 5e-324}},
-		{Schedule: 1, TimeMs: at(-1_000_000), Rollup: metric.Rollup{Count: 2, Increase: 0.1}},
+		{Schedule: 1, TimeMs: at(0), Rollup: metric.Rollup{Count: 1 << 40, Sum: -1.5, Min: -3, Max: 1e300, First: 4, Last: 5, FirstMs: at(0), LastMs: at(1) - 1, Increase: 6, Sketch: bytes.Repeat([]byte{0xff, 0}, 5000)}},
+		{Schedule: 1, TimeMs: at(1), Rollup: metric.Rollup{Count: 1, Sum: 5e-324, FirstMs: at(1) + 7, LastMs: at(1) + 7, NonFinite: true}},
+		{Schedule: 1, TimeMs: at(-1_000_000), Rollup: metric.Rollup{Count: 2, FirstMs: at(-1_000_000), LastMs: at(-999_999) - 1, Increase: 0.1}},
 		{Schedule: 2, TimeMs: at(0), Rollup: metric.Rollup{Partial: true}}, // no samples are left, but there may have been some
+		{Schedule: 3, TimeMs: at(0), Rollup: metric.Rollup{NonFinite: true}},
 	}
 	require.NoError(s, s.store.WriteRollups(s.ctx, f, 3, rows))
 	slices.SortFunc(rows, compareRows)

@@ -363,7 +363,8 @@ func (s *suite) fenceIncreases() {
 // row is a roll-up row in which every value is derived from v.
 func row(id metric.ScheduleID, tMs int64, v float64) metric.RollupRow {
 	return metric.RollupRow{Schedule: id, TimeMs: tMs, Rollup: metric.Rollup{
-		Count: 1, Sum: v, Min: v, Max: v, First: v, Last: v, Sketch: []byte{byte(v)}, Partial: int(v)%4 > 1,
+		Count: 1, Sum: v, Min: v, Max: v, First: v, Last: v, FirstMs: tMs + int64(v), LastMs: tMs + 2*int64(v), Sketch: []byte{byte(v)},
+		Partial: int(v)%4 > 1, NonFinite: int(v)%8 > 3,
 	}}
 }
 

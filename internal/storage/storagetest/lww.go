@@ -418,7 +418,8 @@ func greater(a, b metric.RollupRow) metric.RollupRow {
 	if bytes.Compare(b.Sketch, a.Sketch) > 0 {
 		a.Sketch = b.Sketch
 	}
-	a.Partial = a.Partial || b.Partial
+	a.FirstMs, a.LastMs = max(a.FirstMs, b.FirstMs), max(a.LastMs, b.LastMs)
+	a.Partial, a.NonFinite = a.Partial || b.Partial, a.NonFinite || b.NonFinite
 	return a
 }
 
