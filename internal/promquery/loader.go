@@ -29,6 +29,7 @@ type loader struct {
 	// another group are asked for.
 	recycles bool
 	windowed *windowed // nil, except for windows: their points are marks
+	exact    *exact    // reads in place of read, if rows may prove windows
 	marks    int       // that are held
 
 	mu    sync.Mutex
@@ -44,6 +45,7 @@ type reader func(ctx context.Context, g query.Group, hold func(n int) error) ([]
 type load struct {
 	done   chan struct{}
 	points []points
+	marks  []points     // of windows, if they are known
 	n      atomic.Int64 // samples held
 	err    error
 }
@@ -63,9 +65,13 @@ func (l *loader) points(at place) (points, error) {
 	case err != nil:
 		return nil, err
 	case l.windowed == nil:
-		return group[at.i], nil
+		return group.points[at.i], nil
 	}
-	marks, err := l.windowed.begin(l.ctx, group[at.i])
+	var known points
+	if group.marks != nil {
+		known = group.marks[at.i]
+	}
+	marks, err := l.windowed.begin(l.ctx, group.points[at.i], known)
 	if err != nil {
 		return nil, err
 	}
@@ -74,9 +80,9 @@ func (l *loader) points(at place) (points, error) {
 	return marks, l.hold(more)
 }
 
-// get returns the points of a group. It reads that group itself, unless another call does, and those ahead in goroutines of
+// get returns a group that is loaded. It reads that group itself, unless another call does, and those ahead in goroutines of
 // their own.
-func (l *loader) get(group int) ([]points, error) {
+func (l *loader) get(group int) (*load, error) {
 	l.mu.Lock()
 	if !l.keep {
 		l.drop(group)
@@ -103,7 +109,7 @@ func (l *loader) get(group int) ([]points, error) {
 	} else {
 		<-mine.done
 	}
-	return mine.points, mine.err
+	return mine, mine.err
 }
 
 // drop lets go of the groups before the given one, whose reads it waits for. The caller holds mu.
@@ -135,8 +141,13 @@ func (l *loader) release() {
 // load reads a group.
 func (l *loader) load(into *load, group int) {
 	defer close(into.done)
-	into.points, into.err = l.read(l.ctx, l.groups[group], func(n int) error {
+	hold := func(n int) error {
 		into.n.Add(int64(n))
 		return l.hold(n)
-	})
+	}
+	if l.exact != nil {
+		into.points, into.marks, into.err = l.exact.read(l.ctx, l.groups[group], hold)
+		return
+	}
+	into.points, into.err = l.read(l.ctx, l.groups[group], hold)
 }

@@ -155,6 +155,9 @@ func (q *querier) Select(
 			s.mint, s.maxt = w.grid.startMs-w.rangeMs+1, w.grid.last()
 		}
 		l.read = s.read
+		if w := l.windowed; w != nil && w.rows != nil {
+			l.exact = &exact{reading: w.rows, raw: &s, q: q.q}
+		}
 	}
 	return &set{ctx: ctx, all: series, at: -1, warn: warn, loader: l}
 }

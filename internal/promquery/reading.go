@@ -76,6 +76,29 @@ func (r *reading) keep(s *query.Span) query.Span {
 	return out
 }
 
+// collect returns the spans of a group that read visits, for each series, and how much of what is held is for it.
+func (r *reading) collect(
+	q *query.Querier, g query.Group, hold func(n int) error, read func(visit func(i int, s *query.Span) error) error,
+) (spans [][]query.Span, held []int, err error) {
+	spans, held = make([][]query.Span, len(g.IDs())), make([]int, len(g.IDs()))
+	holdFor := func(i, n int) error {
+		held[i] += n
+		return hold(n)
+	}
+	return spans, held, read(func(i int, s *query.Span) error {
+		if n := len(spans[i]); n == cap(spans[i]) {
+			size := max(2*n, r.rowEstimate(q))
+			if err := holdFor(i, samplesIn((size-n)*spanBytes)); err != nil {
+				return err
+			}
+			spans[i] = append(make([]query.Span, 0, size), spans[i]...)
+		}
+		kept := r.keep(s)
+		spans[i] = append(spans[i], kept)
+		return holdFor(i, samplesIn(len(kept.Sketch)))
+	})
+}
+
 // points are what spans, which are by time, come to. It calls hold for what it makes.
 func (r *reading) points(
 	ctx context.Context, p *query.Plan, widthMs int64, spans []query.Span, hold func(n int) error, warn func(format string, args ...any),
@@ -124,7 +147,7 @@ func (r *reading) points(
 func (r *reading) averages(spans []query.Span, hold func(n int) error) (points, error) {
 	var out points
 	for i := range spans {
-		if t := spans[i].LastMs(); t > r.grid.startMs-r.rangeMs && t <= r.grid.last() {
+		if t := spans[i].AtMs(); t > r.grid.startMs-r.rangeMs && t <= r.grid.last() {
 			if err := hold(1); err != nil {
 				return nil, err
 			}
@@ -153,7 +176,7 @@ func (w *window) value() (v float64, ok bool) {
 	case "":
 		return last.Avg(), true
 	case "timestamp":
-		return float64(last.LastMs()) / 1000, true
+		return float64(last.AtMs()) / 1000, true
 	case "first_over_time":
 		return first.First, true
 	case "last_over_time":
@@ -188,7 +211,7 @@ func (w *window) value() (v float64, ok bool) {
 	case "count_over_time":
 		return count, true
 	}
-	return sum / count, true
+	return min(max(sum/count, least), most), true // of equal values, exactly this value
 }
 
 // share returns the part of the span all[i] that lies within the range.
@@ -232,14 +255,18 @@ func (w *window) increase() (sum float64, ok bool) {
 		if before == nil {
 			continue
 		}
-		step := s.First - before.Last
-		if step < 0 {
-			step = s.First
-		}
-		sum += step * share
+		sum += grown(before.Last, s.First) * share
 		ok = true
 	}
 	return sum, ok
+}
+
+// grown returns the growth of a counter from one sample to the next. A step down is a reset.
+func grown(from, to float64) float64 {
+	if to < from {
+		return to
+	}
+	return to - from
 }
 
 // quantile computes quantile_over_time. It warns where it may not be within the sketch's accuracy.

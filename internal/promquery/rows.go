@@ -36,22 +36,8 @@ func (r *rows) read(ctx context.Context, g query.Group, hold func(n int) error) 
 	if err != nil {
 		return nil, err
 	}
-	spans, held := make([][]query.Span, len(g.IDs())), make([]int, len(g.IDs()))
-	holdFor := func(i, n int) error {
-		held[i] += n
-		return hold(n)
-	}
-	err = g.Spans(ctx, plan, r.warn, hold, func(i int, s *query.Span) error {
-		if n := len(spans[i]); n == cap(spans[i]) {
-			size := max(2*n, r.rowEstimate(r.q))
-			if err := holdFor(i, samplesIn((size-n)*spanBytes)); err != nil {
-				return err
-			}
-			spans[i] = append(make([]query.Span, 0, size), spans[i]...)
-		}
-		kept := r.keep(s)
-		spans[i] = append(spans[i], kept)
-		return holdFor(i, samplesIn(len(kept.Sketch)))
+	spans, held, err := r.collect(r.q, g, hold, func(visit func(i int, s *query.Span) error) error {
+		return g.Spans(ctx, plan, r.warn, hold, visit)
 	})
 	if err != nil {
 		return nil, err

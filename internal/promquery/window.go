@@ -3,6 +3,7 @@ package promquery
 import (
 	"context"
 	"errors"
+	"math"
 	"strings"
 	"time"
 
@@ -28,7 +29,8 @@ func init() { promql.FunctionCalls[overWindow] = callOverWindow }
 // Of raw samples, the engine would iterate over the samples and copy
 // each of them into its window, which takes longer than most functions. Instead, it is given a selector with a range of 1 ms
 // and a mark at each time of the grid whose window has samples. overWindow replaces the mark by the window, a part of the points
-// that were read. If the engine looks at the name of the function, the mark has its value, and the call stays as it is.
+// that were read, unless the mark has the value of the function, as rows have proven it. It always has if the engine looks at the
+// name of the function, and the call stays as it is.
 //
 // The engine evaluates one series after the other, and each from the first time to the last.
 type windowed struct {
@@ -40,6 +42,7 @@ type windowed struct {
 	args    parser.Expressions // of the call, before the range became 1 ms; nil for a subquery
 	grid    grid
 	rangeMs int64
+	rows    *reading // may prove the values of windows; nil if no rows fit
 
 	points points // of the series that is evaluated
 	atMs   int64  // the end of its latest window, which is points[lo:hi]
@@ -67,6 +70,7 @@ func (r *rewriter) windows(e *parser.Call, g grid) *parser.Call {
 			return e
 		}
 		w.args, w.grid, w.rangeMs = e.Args, g.at(vs.Timestamp, vs.OriginalOffset), sel.Range.Milliseconds()
+		w.rows = r.exact(e, w)
 		r.prep.add(vs.LabelMatchers).windows = w
 		marked := *sel
 		marked.Range = time.Millisecond
@@ -91,7 +95,7 @@ func (w *windowed) instead(e *parser.Call, args parser.Expressions) *parser.Call
 	return &call
 }
 
-// mark returns the value of the mark for a window.
+// mark returns the value of the mark for a window, NaN if the window is to take its place.
 func (w *windowed) mark(window points) float64 {
 	switch w.function {
 	case "first_over_time":
@@ -99,13 +103,27 @@ func (w *windowed) mark(window points) float64 {
 	case "last_over_time":
 		return window[len(window)-1].F
 	}
-	return 1
+	return math.NaN()
 }
 
-// begin makes p the points of the series that is evaluated, and returns its marks. They are valid until the next call.
-func (w *windowed) begin(ctx context.Context, p points) (points, error) {
+// begin makes p the points of the series that is evaluated, and returns its marks. They are valid until the next call. Marks that
+// are known, unless nil, have the values of their windows; p has the windows of those that are NaN.
+func (w *windowed) begin(ctx context.Context, p, known points) (points, error) {
 	w.points, w.lo, w.hi = p, 0, 0
 	w.marks = w.marks[:0]
+	if known != nil {
+		for _, m := range known {
+			if math.IsNaN(m.F) {
+				window := w.window(m.T)
+				if len(window) == 0 {
+					continue
+				}
+				m.F = w.mark(window)
+			}
+			w.marks = append(w.marks, m)
+		}
+		return w.marks, nil
+	}
 	const some = 1024
 	for t, last := w.grid.startMs, w.grid.last(); t <= last && len(p) > 0; t += max(w.grid.stepMs, 1) {
 		if len(w.marks)%some == 0 && ctx.Err() != nil {
@@ -139,10 +157,18 @@ func callOverWindow(
 	if err := w.prep.ctx.Err(); err != nil {
 		panic(ended(err))
 	}
+	var out promql.Vector
+	var annos annotations.Annotations
 	if w.args != nil {
-		args, matrix[0].Floats = w.args, w.window(matrix[0].Floats[0].T)
+		mark := matrix[0].Floats[0]
+		args, matrix[0].Floats = w.args, w.window(mark.T)
+		if !math.IsNaN(mark.F) {
+			out = append(enh.Out, promql.Sample{F: mark.F})
+		}
 	}
-	out, annos := promql.FunctionCalls[w.function](vectors, matrix, args, enh)
+	if out == nil {
+		out, annos = promql.FunctionCalls[w.function](vectors, matrix, args, enh)
+	}
 	if (w.function == "rate" || w.function == "increase") && len(out) > 0 {
 		if name := matrix[0].Metric.Get(model.MetricNameLabel); name != w.noted && mayBeNoCounter(name) {
 			w.noted = strings.Clone(name)

@@ -29,6 +29,35 @@ func (g Group) span() blocks.Range {
 	return blocks.Range{Start: g.ids[0], End: g.ids[len(g.ids)-1] + 1}
 }
 
+// fewRuns bounds the reads of rows of a group. In an embedded store, one takes as long as ten rows that nobody wants.
+const fewRuns = 16
+
+// runs returns ranges of ids that have all series: of few series that lie apart, those of neighbours.
+func (g Group) runs() []blocks.Range {
+	if len(g.ids) > fewRuns || g.span().Len() <= 2*len(g.ids) {
+		return []blocks.Range{g.span()}
+	}
+	var out []blocks.Range
+	for _, id := range g.ids {
+		if n := len(out); n > 0 && out[n-1].End == id {
+			out[n-1].End++
+		} else {
+			out = append(out, blocks.Range{Start: id, End: id + 1})
+		}
+	}
+	return out
+}
+
+// Only returns the series at these indexes, which ascend.
+func (g Group) Only(indexes []int) Group {
+	ids := make([]metric.ScheduleID, len(indexes))
+	for i, at := range indexes {
+		ids[i] = g.ids[at]
+	}
+	g.ids = ids
+	return g
+}
+
 // Groups finds the series that match any of the selectors. The error is a *RequestError or the
 // cause of ctx's end.
 func (q *Querier) Groups(ctx context.Context, sels ...Selector) ([]Group, error) {

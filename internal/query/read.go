@@ -298,23 +298,39 @@ func (q *Querier) read(
 	return nil
 }
 
-// rows yields the group's rows of a level that start in [fromMs, toMs); the rows of each series are
-// sorted by time. A row is valid until the next one. It skips a damaged row with a warning.
+// rows yields the group's rows with samples of a level that start in [fromMs, toMs); the rows of each
+// series are sorted by time. A row is valid until the next one. It skips a damaged row with a warning.
 func (q *Querier) rows(ctx context.Context, g Group, level metric.Bucket, fromMs, toMs int64, warn *Warnings) iter.Seq2[groupRow, error] {
 	return func(yield func(groupRow, error) bool) {
-		for row, err := range q.store.Rollups(ctx, level, g.span(), fromMs, toMs) {
+		for row, err := range q.stored(ctx, g, level, fromMs, toMs) {
 			if err != nil {
-				yield(groupRow{}, q.readError(level, g, err))
+				yield(groupRow{}, err)
 				return
 			}
-			i, found := slices.BinarySearch(g.ids, row.Schedule)
-			if found && row.Damaged {
+			if row.Damaged {
 				warn.Add("%s of %s is damaged, and was skipped", q.rowName(level, row.TimeMs), q.index.Labels(row.Schedule))
 				warn.reads.partial(level, row.TimeMs, row.TimeMs+q.ladder.WidthMs(level))
 			}
 			// A zero row takes an earlier row back, or says that there may have been one.
-			if found && row.Count > 0 && !yield(groupRow{i, &row}, nil) {
+			if row.Count > 0 && !yield(row, nil) {
 				return
+			}
+		}
+	}
+}
+
+// stored yields all stored rows, as rows does, also damaged rows and those without samples.
+func (q *Querier) stored(ctx context.Context, g Group, level metric.Bucket, fromMs, toMs int64) iter.Seq2[groupRow, error] {
+	return func(yield func(groupRow, error) bool) {
+		for _, ids := range g.runs() {
+			for row, err := range q.store.Rollups(ctx, level, ids, fromMs, toMs) {
+				if err != nil {
+					yield(groupRow{}, q.readError(level, g, err))
+					return
+				}
+				if i, found := slices.BinarySearch(g.ids, row.Schedule); found && !yield(groupRow{i, &row}, nil) {
+					return
+				}
 			}
 		}
 	}

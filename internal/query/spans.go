@@ -16,8 +16,18 @@ type Span struct {
 	metric.Rollup
 }
 
-// LastMs returns the time of the sample, or the last millisecond of the row's slice.
-func (s *Span) LastMs() int64 { return s.EndMs - 1 }
+// IsSample returns whether the span is a sample.
+func (s *Span) IsSample() bool { return s.EndMs == s.StartMs+1 }
+
+// AtMs returns the time of the sample, or the last millisecond of the row's slice.
+func (s *Span) AtMs() int64 { return s.EndMs - 1 }
+
+// SampleSpan returns the span of a finite sample.
+func SampleSpan(tMs int64, v float64) Span {
+	return Span{StartMs: tMs, EndMs: tMs + 1, Rollup: metric.Rollup{
+		Count: 1, Sum: v, Min: v, Max: v, First: v, Last: v, FirstMs: tMs, LastMs: tMs,
+	}}
+}
 
 // LevelFor returns the best bucket for reading a range that starts at fromMs:
 //  1. Raw, if raw still has the whole range.
@@ -80,9 +90,7 @@ func (g Group) Spans(
 			if !finite(s.Value) {
 				continue
 			}
-			*span = Span{StartMs: s.TimeMs, EndMs: s.TimeMs + 1, Rollup: metric.Rollup{
-				Count: 1, Sum: s.Value, Min: s.Value, Max: s.Value, First: s.Value, Last: s.Value,
-			}}
+			*span = SampleSpan(s.TimeMs, s.Value)
 			if err := visit(i, span); err != nil {
 				return err
 			}
@@ -97,4 +105,57 @@ func (g Group) Spans(
 		*span = Span{StartMs: row.TimeMs, EndMs: endMs, Rollup: row.Rollup}
 		return visit(row.i, span)
 	})
+}
+
+// HasRows returns whether the plan reads any rows.
+func (p *Plan) HasRows() bool {
+	return slices.ContainsFunc(p.parts, func(part part) bool { return part.bucket != metric.Raw })
+}
+
+// Evidence reads as Spans does, for a reader that reads samples where it learns that a span may lack some. Of samples it reads
+// only those before endMs. Spans also come without samples: with NonFinite for a sample that is not finite, and with Partial for
+// a row that is damaged. No warning tells of rows.
+func (g Group) Evidence(
+	ctx context.Context, p *Plan, endMs int64, warn *Warnings, loading func(n int) error, visit func(i int, s *Span) error,
+) error {
+	span, reads := new(Span), warn.reads.once(g, p.parts[0].fromMs)
+	for _, part := range p.parts {
+		if part.bucket == metric.Raw {
+			part.toMs = min(part.toMs, endMs)
+		}
+		reads.add(part.bucket, part.fromMs, part.toMs, len(g.ids))
+		if part.bucket == metric.Raw {
+			if err := g.q.samples(ctx, g, part.fromMs, part.toMs, warn, loading, func(i int, samples []metric.Sample) error {
+				for _, s := range samples {
+					if metric.IsMarker(s.Value) {
+						continue
+					}
+					if *span = SampleSpan(s.TimeMs, s.Value); !finite(s.Value) {
+						span.Rollup = metric.Rollup{NonFinite: true}
+					}
+					if err := visit(i, span); err != nil {
+						return err
+					}
+				}
+				return nil
+			}); err != nil {
+				return err
+			}
+			continue
+		}
+		for row, err := range g.q.stored(ctx, g, part.bucket, part.fromMs, part.toMs) {
+			if err != nil {
+				return err
+			}
+			*span = Span{StartMs: row.TimeMs, EndMs: row.TimeMs + p.ladder.WidthMs(part.bucket), Rollup: row.Rollup}
+			span.Partial = span.Partial || row.Damaged
+			if span.Count == 0 && !span.Partial && !span.NonFinite {
+				continue
+			}
+			if err := visit(row.i, span); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }

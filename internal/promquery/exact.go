@@ -1,0 +1,269 @@
+package promquery
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"slices"
+	"sync"
+
+	"github.com/prometheus/prometheus/promql/parser"
+
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/query"
+)
+
+// exact reads the windows of a function of raw samples from rows, wherever these prove that they hold exactly a window's samples.
+// The other windows are read from raw samples, and the engine's own function computes them; see windowed.
+//
+//  1. The ends of all windows are ends of rows. But a window is (t-range, t], and rows are [start, end): a sample exactly where
+//     a window begins is taken out of the row that begins there, and one exactly at its end is the first of the next row.
+//  2. A row proves nothing if it is partial or damaged, or if its slice has samples that are not finite. Where there is no row,
+//     there are no samples, if the slice has been ground.
+//  3. Where it has not been, single samples take the place of rows.
+type exact struct {
+	*reading
+	raw *samples
+	q   *query.Querier
+
+	mu      sync.Mutex
+	planned bool
+	planner *query.Planner // nil if rows are not to be relied on
+	doubts  query.Warnings
+}
+
+// fromRows lists the functions that rows can prove.
+var fromRows = []string{
+	"avg_over_time", "sum_over_time", "count_over_time", "min_over_time", "max_over_time", "last_over_time", "present_over_time",
+	"absent_over_time", "quantile_over_time", "rate", "increase",
+}
+
+// exact returns what windows of raw samples may be read from instead, nil if no rows fit into them.
+func (r *rewriter) exact(e *parser.Call, w *windowed) *reading {
+	if !slices.Contains(fromRows, w.function) || r.q.LevelFor(w.grid.startMs-w.rangeMs) != metric.Raw {
+		return nil
+	}
+	reads := &reading{function: w.function, grid: w.grid, rangeMs: w.rangeMs}
+	for _, level := range r.q.Ladder().Levels() {
+		if width := r.q.Ladder().WidthMs(level); w.rangeMs%width == 0 && w.grid.startMs%width == 0 && w.grid.stepMs%width == 0 {
+			reads.level = level
+		}
+	}
+	if reads.level == metric.Raw {
+		return nil
+	}
+	if w.function == "quantile_over_time" {
+		rank, ok := constant(e.Args[0])
+		if !ok || !(rank >= 0 && rank <= 1) {
+			return nil
+		}
+		reads.rank = rank
+	}
+	return reads
+}
+
+// plan returns the plan for reading a group, nil if it is to be read from raw samples.
+func (x *exact) plan(ctx context.Context, g query.Group) *query.Plan {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if fromMs := x.grid.startMs - x.rangeMs; !x.planned && x.q.LevelFor(fromMs) == metric.Raw {
+		// One row more, which may begin with the last sample. Without a plan, raw samples are as right.
+		x.planner, _ = x.q.Planner(ctx, x.level, fromMs, x.grid.last()+x.q.Ladder().WidthMs(1), &x.doubts)
+	}
+	x.planned = true
+	if x.planner == nil {
+		return nil
+	}
+	if plan := x.planner.For(g); plan.HasRows() && len(x.doubts.List()) == 0 {
+		return plan
+	}
+	return nil
+}
+
+// read reads a group. A mark has the value of its window, or NaN if that is to be computed from the raw samples. Without marks,
+// all are.
+func (x *exact) read(ctx context.Context, g query.Group, hold func(n int) error) (raw, marks []points, err error) {
+	plan := x.plan(ctx, g)
+	if plan == nil {
+		raw, err = x.raw.read(ctx, g, hold)
+		return raw, nil, err
+	}
+	spans, held, err := x.collect(x.q, g, hold, func(visit func(i int, s *query.Span) error) error {
+		return g.Evidence(ctx, plan, x.grid.last()+1, x.raw.warn, hold, visit)
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	raw, marks = make([]points, len(spans)), make([]points, len(spans))
+	var open []int       // series with windows that are not proven
+	var openMs []stretch // which these are
+	for i := range spans {
+		before := len(openMs)
+		if marks[i], openMs, err = x.marks(ctx, spans[i], openMs); err != nil {
+			return nil, nil, err
+		}
+		if len(openMs) > before {
+			open = append(open, i)
+		}
+		spans[i] = nil
+		if err := hold(cap(marks[i]) - held[i]); err != nil {
+			return nil, nil, err
+		}
+	}
+	for _, s := range joined(openMs) {
+		some, err := x.raw.readGroup(ctx, g.Only(open), s.fromMs, s.toMs, hold)
+		if err != nil {
+			return nil, nil, err
+		}
+		for k, i := range open {
+			room := cap(raw[i])
+			raw[i] = append(raw[i], some[k]...)
+			if err := hold(cap(raw[i]) - room - cap(some[k])); err != nil {
+				return nil, nil, err
+			}
+		}
+	}
+	return raw, marks, nil
+}
+
+// stretch is a time range [fromMs, toMs).
+type stretch struct{ fromMs, toMs int64 }
+
+// joined returns stretches, by time, that cover the given ones. Some less than a day apart are one: each costs a read.
+func joined(all []stretch) []stretch {
+	const dayMs = 24 * 60 * 60 * 1000
+	slices.SortFunc(all, func(a, b stretch) int { return cmp.Compare(a.fromMs, b.fromMs) })
+	var out []stretch
+	for _, s := range all {
+		if n := len(out); n > 0 && s.fromMs < out[n-1].toMs+dayMs {
+			out[n-1].toMs = max(out[n-1].toMs, s.toMs)
+		} else {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// marks returns the marks of a series with these spans, and adds the windows that are not proven to open.
+func (x *exact) marks(ctx context.Context, spans []query.Span, open []stretch) (points, []stretch, error) {
+	w := window{reading: x.reading, all: spans}
+	out, doubt := points{}, false
+	w.warn = func(string, ...any) { doubt = true }
+	lo, hi := 0, 0
+	for t, last := x.grid.startMs, x.grid.last(); t <= last; t += max(x.grid.stepMs, 1) {
+		if err := ctx.Err(); err != nil {
+			return nil, nil, err
+		}
+		w.fromMs = t - x.rangeMs
+		for hi < len(spans) && spans[hi].StartMs < t {
+			hi++
+		}
+		for lo < hi && spans[lo].StartMs < w.fromMs {
+			lo++
+		}
+		w.lo, w.hi, doubt = lo, hi, false
+		v, ok := w.proven(t)
+		if !ok {
+			continue
+		}
+		if doubt || math.IsInf(v, 0) || math.IsNaN(v) {
+			v = math.NaN()
+			open = append(open, stretch{w.fromMs + 1, t + 1})
+		}
+		out.add(t, v)
+	}
+	return out, open, nil
+}
+
+// proven returns the function's value for the window (fromMs, atMs], whose spans begin in [fromMs, atMs), as all[lo:hi] do, or at
+// atMs. It is NaN if the spans do not prove it; ok is false if there is none.
+func (w *window) proven(atMs int64) (v float64, ok bool) {
+	if w.lo < w.hi && w.all[w.lo].StartMs == w.fromMs {
+		first := &w.all[w.lo]
+		switch {
+		case first.IsSample():
+			w.lo++
+		case first.FirstMs != w.fromMs, first.Partial, first.NonFinite:
+		case first.Count == 1:
+			w.lo++
+		case first.Count > 1:
+			defer func(was query.Span) { *first = was }(*first)
+			if !w.takeOut(first) {
+				return math.NaN(), true
+			}
+		}
+	}
+	if w.hi < len(w.all) && w.all[w.hi].StartMs == atMs {
+		next := &w.all[w.hi]
+		switch {
+		case next.IsSample():
+			w.hi++
+		case next.Partial, next.NonFinite && next.FirstMs != atMs:
+			return math.NaN(), true
+		case next.FirstMs == atMs && next.Count > 0:
+			defer func(was query.Span) { *next = was }(*next)
+			*next = query.SampleSpan(atMs, next.First)
+			w.hi++
+		}
+	}
+	in := w.all[w.lo:w.hi]
+	if len(in) == 0 {
+		return 0, false
+	}
+	if slices.ContainsFunc(in, func(s query.Span) bool { return s.Partial || s.NonFinite }) {
+		return math.NaN(), true
+	}
+	if w.function == "rate" || w.function == "increase" {
+		return w.extrapolated(atMs)
+	}
+	return w.value()
+}
+
+// takeOut takes its first sample out of a row of several; ok is false if the row does not say what the function then is.
+func (w *window) takeOut(s *query.Span) (ok bool) {
+	s.Count--
+	s.Sum -= s.First
+	switch w.function {
+	case "avg_over_time", "sum_over_time": // the rounding error stays that of the whole
+		return math.Abs(s.Sum) >= math.Abs(s.First)/100
+	case "min_over_time":
+		return s.First > s.Min || s.Min == s.Max
+	case "max_over_time":
+		return s.First < s.Max || s.Min == s.Max
+	}
+	return w.function != "rate" && w.function != "increase" && w.function != "quantile_over_time"
+}
+
+// extrapolated returns the rate or increase of a counter as the engine computes it from samples (promql.extrapolatedRate): to an
+// end of the window that is about as far from the samples as these are from each other, or half of that far.
+func (w *window) extrapolated(atMs int64) (v float64, ok bool) {
+	in := w.all[w.lo:w.hi]
+	first, last := &in[0], &in[len(in)-1]
+	count, sum := uint64(0), 0.0
+	for i := range in {
+		if count += in[i].Count; i > 0 {
+			sum += grown(in[i-1].Last, in[i].First)
+		}
+		sum += in[i].Increase
+	}
+	if count < 2 {
+		return 0, false
+	}
+	seconds := func(ms int64) float64 { return float64(ms) / 1000 }
+	sampled := seconds(last.LastMs - first.FirstMs)
+	toStart, toEnd, average := seconds(first.FirstMs-w.fromMs), seconds(atMs-last.LastMs), sampled/float64(count-1)
+	if toStart >= average*1.1 {
+		toStart = average / 2
+	}
+	if sum > 0 && first.First >= 0 { // a counter was 0 at the earliest
+		toStart = min(toStart, sampled*(first.First/sum))
+	}
+	if toEnd >= average*1.1 {
+		toEnd = average / 2
+	}
+	v = sum * ((sampled + toStart + toEnd) / sampled)
+	if w.function == "rate" {
+		v /= seconds(w.rangeMs)
+	}
+	return v, true
+}
