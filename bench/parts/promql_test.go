@@ -152,18 +152,40 @@ func BenchmarkOneSeries(b *testing.B) {
 	}
 }
 
+// grind writes the hourly rows of n series in [fromMs, toMs).
+func grind(b *testing.B, w *world, n int, fromMs, toMs int64) {
+	samples := make(map[metric.ScheduleID][]metric.Sample)
+	var set blocks.SampleSet
+	for c, err := range storagetest.Kept(w.Store.RawChunks(b.Context(), blocks.Range{End: metric.ScheduleID(n)}, fromMs, toMs)) {
+		require.NoError(b, err)
+		set.Reset(blocks.Range{End: metric.ScheduleID(n)})
+		require.NoError(b, set.Add(c.Data))
+		for id, all := range set.Series() {
+			samples[id] = append(samples[id], all...)
+		}
+	}
+	for id := range samples {
+		slices.SortFunc(samples[id], metric.CompareSamples)
+	}
+	w.Grind(1, fromMs, toMs, samples)
+}
+
 // BenchmarkOneMetric queries one metric of 100 hosts with ten metrics each, by hours over half a day.
 func BenchmarkOneMetric(b *testing.B) {
 	w := newBench(b)
-	busy(b, w, 1000, now-12*hour, 10*second)
-	for _, state := range []string{"flushed", "packed"} {
-		if state == "packed" {
+	last := metric.AlignDown(now, hour)
+	busy(b, w, 1000, last-12*hour, 10*second)
+	for _, state := range []string{"flushed", "packed", "ground"} {
+		switch state {
+		case "packed":
 			pack(b, w)
+		case "ground":
+			grind(b, w, 1000, last-12*hour, last)
 		}
 		b.Run(state, func(b *testing.B) {
 			bench(b, w, 10, func(e *promquery.Engine) (promql.Query, error) {
 				return e.NewRangeQuery(b.Context(), w.queryable, nil, `avg by (source) (avg_over_time(m_total{i=~".*7"}[1h]))`,
-					time.UnixMilli(now-11*hour), time.UnixMilli(now), time.Hour)
+					time.UnixMilli(last-11*hour), time.UnixMilli(last), time.Hour)
 			})
 		})
 	}

@@ -23,7 +23,8 @@ import (
 	"github.com/quern/quern/internal/storage/pebble"
 )
 
-// BenchmarkRange asks over the loopback for one of the 128 series of a block, which have a sample every 15 s, packed as at rest.
+// BenchmarkRange asks over the loopback for one of the 128 series of a block, which have a sample every 15 s, packed and ground as
+// at rest.
 func BenchmarkRange(b *testing.B) {
 	const (
 		series = 128
@@ -48,12 +49,14 @@ func BenchmarkRange(b *testing.B) {
 	for slice := end.Add(-7 * 24 * time.Hour); slice.Before(end); slice = slice.Add(time.Hour) {
 		set.Reset(block)
 		var samples []metric.Sample
+		bySeries := make(map[metric.ScheduleID][]metric.Sample)
 		for i := range int64(series) {
 			for t := slice; t.Before(slice.Add(time.Hour)); t = t.Add(step) {
 				// Hundredths that look like noise.
 				v := float64((t.Unix()/15*7919+i*104_729)%1000) / 100
 				samples = append(samples, metric.Sample{Schedule: metric.ScheduleID(i), TimeMs: t.UnixMilli(), Value: v})
 			}
+			bySeries[metric.ScheduleID(i)] = samples[len(samples)-int(time.Hour/step):]
 		}
 		require.NoError(b, set.Add(blocks.AppendSamples(nil, samples)))
 		chunk, err := packer.Pack(&set, block, 1<<20)
@@ -62,6 +65,7 @@ func BenchmarkRange(b *testing.B) {
 		require.NoError(b, st.PackRaw(b.Context(), 0, storage.RawChunk{
 			SliceMs: slice.UnixMilli(), Chunk: storage.Chunk{ID: blocks.PackedID(replaced), Data: chunk},
 		}, replaced))
+		w.Grind(1, slice.UnixMilli(), slice.Add(time.Hour).UnixMilli(), bySeries)
 	}
 	require.NoError(b, st.CompleteSlice(b.Context(), storage.SliceKey{StartMs: end.UnixMilli()}))
 
