@@ -117,7 +117,7 @@ func TestReadLines(t *testing.T) {
 	hour := apitest.Now.Add(-2 * time.Hour).UnixMilli()
 	require.NoError(t, s.store.WriteRollups(t.Context(), 0, 1, []metric.RollupRow{
 		{Schedule: 9, TimeMs: hour, Rollup: metric.Rollup{
-			Count: 3, Sum: 6, Min: 2, Max: 2, First: 2, Last: 2, Increase: 0.5, Sketch: sk.AppendEncoded(nil),
+			Count: 3, Sum: 6, Min: 2, Max: 2, First: 2, Last: 2, FirstMs: hour, LastMs: hour + 9, Increase: 0.5, Sketch: sk.AppendEncoded(nil),
 		}},
 	}))
 	require.NoError(t, s.store.WriteRollups(t.Context(), 0, 2, []metric.RollupRow{
@@ -158,13 +158,13 @@ func TestReadLines(t *testing.T) {
 		{
 			"/api/v1/rollups",
 			[]string{"match[]", "mem"},
-			mem + `"level":"1h","time":1763719200000,"count":3,"sum":6,"min":2,"max":2,"avg":2,"first":2,"last":2,"increase":0.5,` +
+			mem + `"level":"1h","time":1763719200000,"count":3,"sum":6,"min":2,"max":2,"avg":2,"first":2,"last":2,"first_time":1763719200000,"last_time":1763719200009,"increase":0.5,` +
 				percentiles + "}\n",
 		},
 		{
 			"/api/v1/rollups",
 			[]string{"match[]", "mem", "level", "6h", "start", "2025-11-21T00:00:00Z"},
-			mem + `"level":"6h","time":1763683200000,"count":1,"sum":null,"min":1,"max":1,"avg":null,"first":1,"last":1,"increase":0,` +
+			mem + `"level":"6h","time":1763683200000,"count":1,"sum":null,"min":1,"max":1,"avg":null,"first":1,"last":1,"first_time":0,"last_time":0,"increase":0,` +
 				`"p50":null,"p90":null,"p99":null,"partial":true}` + "\n",
 		},
 		{

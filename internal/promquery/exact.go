@@ -20,7 +20,7 @@ import (
 //     a window begins is taken out of the row that begins there, and one exactly at its end is the first of the next row.
 //  2. A row proves nothing if it is partial or damaged, or if its slice has samples that are not finite. Where there is no row,
 //     there are no samples, if the slice has been ground.
-//  3. Where it has not been, single samples take the place of rows.
+//  3. Where it has not been, single samples take the place of rows, as long as these are the most.
 type exact struct {
 	*reading
 	raw *samples
@@ -74,7 +74,7 @@ func (x *exact) plan(ctx context.Context, g query.Group) *query.Plan {
 	if x.planner == nil {
 		return nil
 	}
-	if plan := x.planner.For(g); plan.HasRows() && len(x.doubts.List()) == 0 {
+	if plan := x.planner.For(g); plan.MostlyRows(x.grid.last()+1) && len(x.doubts.List()) == 0 {
 		return plan
 	}
 	return nil

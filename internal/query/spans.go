@@ -107,9 +107,17 @@ func (g Group) Spans(
 	})
 }
 
-// HasRows returns whether the plan reads any rows.
-func (p *Plan) HasRows() bool {
-	return slices.ContainsFunc(p.parts, func(part part) bool { return part.bucket != metric.Raw })
+// MostlyRows returns whether rows make up three quarters of the time before endMs. A span takes the room of ten samples.
+func (p *Plan) MostlyRows(endMs int64) bool {
+	var rowsMs, samplesMs int64
+	for _, part := range p.parts {
+		if ms := max(0, min(part.toMs, endMs)-part.fromMs); part.bucket == metric.Raw {
+			samplesMs += ms
+		} else {
+			rowsMs += ms
+		}
+	}
+	return rowsMs > 0 && rowsMs >= 3*samplesMs
 }
 
 // Evidence reads as Spans does, for a reader that reads samples where it learns that a span may lack some. Of samples it reads

@@ -105,6 +105,8 @@ type Row struct {
 	Avg      Value             `json:"avg"`
 	First    Value             `json:"first"`
 	Last     Value             `json:"last"`
+	FirstMs  int64             `json:"first_time"`
+	LastMs   int64             `json:"last_time"`
 	Increase Value             `json:"increase"`
 	P50      Value             `json:"p50"`
 	P90      Value             `json:"p90"`

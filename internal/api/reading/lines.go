@@ -150,6 +150,8 @@ func writeRow(l *lines, level string, r *query.Row) {
 	l.number(`,"avg":`, r.Avg())
 	l.number(`,"first":`, r.First)
 	l.number(`,"last":`, r.Last)
+	l.integer(`,"first_time":`, r.FirstMs)
+	l.integer(`,"last_time":`, r.LastMs)
 	l.number(`,"increase":`, r.Increase)
 	l.number(`,"p50":`, r.P50)
 	l.number(`,"p90":`, r.P90)

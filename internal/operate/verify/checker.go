@@ -126,7 +126,7 @@ func (s *Series) Sample(ms int64, v float64) error {
 			}
 			s.open[level] = r
 		}
-		r.must.add(v)
+		r.must.add(ms, v)
 	}
 	return nil
 }

@@ -38,12 +38,31 @@ type atRow struct {
 	Row
 }
 
+// timed returns rows with the times of their first and last samples, where they have none.
+func timed(l metric.Ladder, rows []atRow, samples []sample) []atRow {
+	rows = slices.Clone(rows)
+	for i := range rows {
+		r := &rows[i]
+		known, begun := r.FirstMs != 0 || r.LastMs != 0, false
+		for _, s := range samples {
+			if known || math.IsNaN(s.v) || math.IsInf(s.v, 0) || l.SliceAt(r.level-1, s.ms).StartMs != r.ms {
+				continue
+			}
+			if !begun {
+				r.FirstMs, begun = s.ms, true
+			}
+			r.LastMs = s.ms
+		}
+	}
+	return rows
+}
+
 // checked returns what a checker says about rows and samples.
 func checked(t testing.TB, l metric.Ladder, rows []atRow, samples []sample) []string {
 	t.Helper()
 	c := NewChecker(l)
 	s := c.Series(series(t, "x"))
-	for _, r := range rows {
+	for _, r := range timed(l, rows, samples) {
 		s.Row(r.level, r.ms, r.Row)
 	}
 	for _, p := range samples {
@@ -79,6 +98,7 @@ func TestByHand(t *testing.T) {
 		{2, 0, Row{Count: 5, Sum: 19, Min: 1, Max: 7, Avg: 3.8, First: 1, Last: 5, Increase: 11, P50: 4, P90: 6.2, P99: 6.92}},
 		{2, 4000, flat(1, 9)},
 	}
+	right = timed(l, right, samples)
 	require.Empty(t, checked(t, l, right, samples))
 
 	for _, c := range []struct {
@@ -109,6 +129,7 @@ func TestByHand(t *testing.T) {
 		for _, spoil := range []func(*Row){
 			func(r *Row) { r.Count++ }, func(r *Row) { r.Sum++ }, func(r *Row) { r.Min-- }, func(r *Row) { r.Max++ },
 			func(r *Row) { r.Avg++ }, func(r *Row) { r.First++ }, func(r *Row) { r.Last++ }, func(r *Row) { r.Increase++ },
+			func(r *Row) { r.FirstMs++ }, func(r *Row) { r.LastMs++ },
 			func(r *Row) { r.P50 = r.Max + 1 }, func(r *Row) { r.P90 = nan }, func(r *Row) { r.P99 = r.Min - 1 },
 		} {
 			wrong := slices.Clone(right)
@@ -198,7 +219,7 @@ func wrongPercentiles(values []float64, by float64) (wrong string) {
 	var m must
 	m.expect(&r)
 	for _, v := range values {
-		m.add(v)
+		m.add(0, v)
 	}
 	return m.rank(0, r.P50) + m.rank(1, r.P90) + m.rank(2, r.P99)
 }

@@ -142,7 +142,7 @@ func (c *Client) Rollups(
 		}
 		return each(labels, l.Time, Row{
 			Count: l.Count, Sum: float64(l.Sum), Min: float64(l.Min), Max: float64(l.Max), Avg: float64(l.Avg),
-			First: float64(l.First), Last: float64(l.Last), Increase: float64(l.Increase),
+			First: float64(l.First), Last: float64(l.Last), FirstMs: l.FirstMs, LastMs: l.LastMs, Increase: float64(l.Increase),
 			P50: float64(l.P50), P90: float64(l.P90), P99: float64(l.P99), Partial: l.Partial,
 		})
 	})

@@ -16,6 +16,7 @@ type Row struct {
 	Count                 uint64
 	Sum, Min, Max, Avg    float64
 	First, Last, Increase float64
+	FirstMs, LastMs       int64
 	P50, P90, P99         float64
 	// Partial says that samples may be missing, because raw chunks were damaged or input had
 	// expired when the row was ground.
@@ -28,6 +29,7 @@ type must struct {
 	count                 uint64
 	sum, increase         float64
 	min, max, first, last float64
+	firstMs, lastMs       int64
 	// Sums of absolute values: the scale for rounding errors.
 	sumScale, increaseScale float64
 	// lowest is the exponent of the lowest bit set in any sample: all samples are multiples of
@@ -103,12 +105,12 @@ func (m *must) expect(r *Row) {
 }
 
 // add adds the next sample by time. A sample that is not finite is not part of a roll-up.
-func (m *must) add(v float64) {
+func (m *must) add(ms int64, v float64) {
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		return
 	}
 	if m.count == 0 {
-		m.min, m.max, m.first, m.lowest = v, v, v, math.MaxInt
+		m.min, m.max, m.first, m.firstMs, m.lowest = v, v, v, ms, math.MaxInt
 	} else {
 		grown := v - m.last
 		if v < m.last {
@@ -118,6 +120,7 @@ func (m *must) add(v float64) {
 		m.increaseScale += math.Abs(grown)
 	}
 	m.count++
+	m.lastMs = ms
 	m.sum += v
 	m.sumScale += math.Abs(v)
 	m.min, m.max, m.last = math.Min(m.min, v), math.Max(m.max, v), v
@@ -162,9 +165,12 @@ func (m *must) differs(r *Row) []wire.DifferenceField {
 	differ := func(name string, got float64, want float64) {
 		out = append(out, wire.DifferenceField{Name: name, Row: number(got), Samples: number(want)})
 	}
-	if r.Count != m.count {
-		out = append(out, wire.DifferenceField{Name: "count", Row: strconv.FormatUint(r.Count, 10), Samples: strconv.FormatUint(m.count, 10)})
+	whole := func(name string, got, want int64) {
+		if got != want {
+			out = append(out, wire.DifferenceField{Name: name, Row: strconv.FormatInt(got, 10), Samples: strconv.FormatInt(want, 10)})
+		}
 	}
+	whole("count", int64(r.Count), int64(m.count))
 	near := func(name string, got, want, slack, scale float64) {
 		// Whether a sum overflows on the way depends on the order, and then a reader sees no
 		// number.
@@ -180,6 +186,8 @@ func (m *must) differs(r *Row) []wire.DifferenceField {
 	near("avg", r.Avg, m.sum/n, m.slack(m.sumScale)/n*(1+0x1p-50), m.sumScale)
 	near("first", r.First, m.first, 0, 0)
 	near("last", r.Last, m.last, 0, 0)
+	whole("first_time", r.FirstMs, m.firstMs)
+	whole("last_time", r.LastMs, m.lastMs)
 	near("increase", r.Increase, m.increase, m.slack(m.increaseScale), m.increaseScale)
 	if r.Count != m.count {
 		return out // its percentiles are of other samples

@@ -82,14 +82,23 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		for _, ms := range slices.Sorted(maps.Keys(f.rows[level])) {
 			if row := f.rows[level][ms]; within(ms) {
+				var first, last int64
+				for _, at := range slices.Sorted(maps.Keys(f.samples)) {
+					if _, err := strconv.ParseFloat(f.samples[at], 64); err == nil && ms <= at && at < ms+int64(level)*hour {
+						if last == 0 {
+							first = at
+						}
+						last = at
+					}
+				}
 				n := func(v float64) string {
 					if math.IsNaN(v) {
 						return "null"
 					}
 					return number(v)
 				}
-				fmt.Fprintf(w, `{"metric":{"__name__":"x"},"level":"-","time":%d,"count":%d,"sum":%s,"min":%s,"max":%s,"avg":%s,"first":%s,"last":%s,"increase":%s,"p50":%s,"p90":%s,"p99":%s,"partial":%t}`+"\n",
-					ms, row.Count, n(row.Sum), n(row.Min), n(row.Max), n(row.Avg), n(row.First), n(row.Last), n(row.Increase), n(row.P50), n(row.P90), n(row.P99), row.Partial)
+				fmt.Fprintf(w, `{"metric":{"__name__":"x"},"level":"-","time":%d,"count":%d,"sum":%s,"min":%s,"max":%s,"avg":%s,"first":%s,"last":%s,"first_time":%d,"last_time":%d,"increase":%s,"p50":%s,"p90":%s,"p99":%s,"partial":%t}`+"\n",
+					ms, row.Count, n(row.Sum), n(row.Min), n(row.Max), n(row.Avg), n(row.First), n(row.Last), first, last, n(row.Increase), n(row.P50), n(row.P90), n(row.P99), row.Partial)
 			}
 		}
 	case "/base/api/v1/export":
