@@ -8,7 +8,8 @@
 // samples are the function's values at the evaluation times, computed here from rows (reading.go). The
 // engine does everything else: labels, operators, aggregations, and all work on recent data.
 //
-// A function of a range of raw samples gets its windows as parts of what was read; see windowed.
+// A function of a range of raw samples gets its windows as parts of what was read; see windowed. Rows may prove what it comes to;
+// see exact.
 //
 // A query has limits: the samples that it holds (account.go), its series, its time, and the memory of the process
 // (memory.go). What the engine makes in one go, without a look at its context, has limits before it begins: labels

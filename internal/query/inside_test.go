@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 )
@@ -113,4 +114,18 @@ func TestPatternsAreBounded(t *testing.T) {
 	looked, found = p.get(newest, 1999) // another has seen more values than this reader
 	require.Zero(t, looked)
 	require.Empty(t, found)
+}
+
+// TestRunsOfAGroup: of few series that lie apart, only their own rows are read.
+func TestRunsOfAGroup(t *testing.T) {
+	runs := func(ids ...metric.ScheduleID) []blocks.Range { return Group{ids: ids}.runs() }
+	require.Equal(t, []blocks.Range{{Start: 5, End: 6}}, runs(5))
+	require.Equal(t, []blocks.Range{{Start: 5, End: 9}}, runs(5, 8), "close together")
+	require.Equal(t, []blocks.Range{{Start: 5, End: 7}, {Start: 50, End: 51}, {Start: 90, End: 93}}, runs(5, 6, 50, 90, 91, 92))
+	var many []metric.ScheduleID
+	for i := range metric.ScheduleID(fewRuns + 1) {
+		many = append(many, 7*i)
+	}
+	require.Equal(t, []blocks.Range{{Start: 0, End: 7*fewRuns + 1}}, runs(many...))
+	require.Equal(t, []metric.ScheduleID{6, 90}, Group{ids: []metric.ScheduleID{5, 6, 50, 90}}.Only([]int{1, 3}).IDs())
 }
