@@ -207,7 +207,7 @@ var list = []brk{
 	{
 		name: "a row whose last finite sample is gone stays", invariant: 2,
 		file: "internal/rollup/block.go",
-		old:  "g.grinder.Samples(samples); ok || w.Late() {", new: "g.grinder.Samples(samples); ok {",
+		old:  "g.grinder.Samples(samples); ok || r.NonFinite || w.Late() {", new: "g.grinder.Samples(samples); ok || r.NonFinite {",
 		pkg: "integration/acceptance", test: "TestModel/Emptied",
 	},
 	{
@@ -239,6 +239,18 @@ var list = []brk{
 		file: "internal/rollup/partial.go",
 		old:  "return g.keepFuller(ctx, w, func(metric.ScheduleID) bool { return true })", new: "return nil",
 		pkg: "integration/acceptance", test: "TestModel/scripts/long_outage",
+	},
+	{
+		name: "the sample between two windows of PromQL counts in both", invariant: 2,
+		file: "internal/promquery/exact.go",
+		old:  "s.Sum -= s.First", new: "s.Sum -= 0",
+		pkg: "internal/promquery", test: "TestYoungWindows",
+	},
+	{
+		name: "a row answers for samples that are not finite", invariant: 2,
+		file: "internal/promquery/exact.go",
+		old:  "s.Partial || s.NonFinite })", new: "s.Partial })",
+		pkg: "internal/promquery", test: "TestYoungWindows",
 	},
 	{
 		name: "a row above one that could not be computed looks whole", invariant: 2,

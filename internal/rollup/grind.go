@@ -67,7 +67,8 @@ func (g *Grinder) Rollups(rows []metric.RollupRow) (metric.Rollup, bool, error) 
 	partial, nonFinite := false, false
 	for i := range rows {
 		row := &rows[i]
-		partial, nonFinite = partial || row.Partial, nonFinite || row.NonFinite
+		partial = partial || row.Partial
+		nonFinite = nonFinite || row.NonFinite
 		if row.Count == 0 {
 			continue
 		}
