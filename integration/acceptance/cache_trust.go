@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/prometheus/model/value"
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/storage"
@@ -64,17 +65,17 @@ func testStraggler(t *testing.T, b Backend) {
 	s.MustCheck(Acknowledged)
 }
 
-// testEmptied: the only sample of a row is corrected to NaN. No finite sample is left, so there
+// testEmptied: the only sample of a row is corrected to NaN, or to a stale marker. No finite sample is left, so there
 // must be no row. A run that wrote no row would leave the old one.
 func testEmptied(t *testing.T, b Backend) {
 	s := Start(t, b, Config{})
 	s.Clock.Set(time.UnixMilli(at(s, 10, 30)))
-	s.MustReport(s.point("A", 10, 10, 1), s.point("B", 10, 10, 1))
+	s.MustReport(s.point("A", 10, 10, 1), s.point("B", 10, 10, 1), s.point("C", 10, 10, 1))
 	s.setClock(11, 2)
 	s.MustRun()
-	p := s.point("A", 10, 10, 0)
-	p.Value = math.NaN()
-	s.MustReport(p)
+	nan, stale := s.point("A", 10, 10, 0), s.point("C", 10, 10, 0)
+	nan.Value, stale.Value = math.NaN(), math.Float64frombits(value.StaleNaN)
+	s.MustReport(nan, stale)
 	s.Drain()
 	s.MustCheck(Raw)
 }
