@@ -120,8 +120,8 @@ var kinds = []func(rng *rand.Rand, at func(ms int64, v float64)){
 }
 
 // newYoung makes a store of three days. The last hours have not been ground, and a late sample waits.
-func newYoung(t *testing.T, rng *rand.Rand) *young {
-	w := newWorld(t, "model", retention, now)
+func newYoung(t *testing.T, kind string, rng *rand.Rand) *young {
+	w := newWorld(t, kind, retention, now)
 	y := &young{world: w, samples: make(map[metric.ScheduleID][]metric.Sample), fromMs: midnight - 3*day}
 	names := []string{"level", "up_total", "seen_count"}
 	for id := range metric.ScheduleID(2*len(kinds) + 2) {
@@ -224,7 +224,7 @@ func TestYoungWindows(t *testing.T) {
 	var y *young
 	for n := range 600 {
 		if n%200 == 0 {
-			y = newYoung(t, rng)
+			y = newYoung(t, []string{"model", "pebble"}[n/200%2], rng)
 		}
 		function := fromRows[rng.IntN(len(fromRows))]
 		pick := func(all ...int64) int64 { return all[rng.IntN(len(all))] }
@@ -279,7 +279,7 @@ func TestYoungWindows(t *testing.T) {
 
 // TestYoungExpressions compares expressions around such windows.
 func TestYoungExpressions(t *testing.T) {
-	y := newYoung(t, rand.New(rand.NewPCG(3, 4)))
+	y := newYoung(t, "model", rand.New(rand.NewPCG(3, 4)))
 	start, end := midnight-2*day, midnight+12*hour
 	for _, expr := range []string{
 		`sum by (__name__) (count_over_time({i=~".+"}[1h]))`, `max_over_time(count_over_time(up_total[1h])[6h:1h])`,
@@ -298,7 +298,7 @@ func TestYoungExpressions(t *testing.T) {
 
 // TestYoungReads: where rows prove all windows, no samples are read; where they prove none of a series, those of others are not.
 func TestYoungReads(t *testing.T) {
-	y := newYoung(t, rand.New(rand.NewPCG(5, 6)))
+	y := newYoung(t, "model", rand.New(rand.NewPCG(5, 6)))
 	raw := 0
 	y.Store.OnRaw = func() { raw++ }
 	// Series 10 is off the edges; series 12 has values that are not finite.
