@@ -1,7 +1,6 @@
 package promquery
 
 import (
-	"cmp"
 	"context"
 	"math"
 	"slices"
@@ -95,64 +94,45 @@ func (x *exact) read(ctx context.Context, g query.Group, hold func(n int) error)
 		return nil, nil, err
 	}
 	raw, marks = make([]points, len(spans)), make([]points, len(spans))
-	var open []int       // series with windows that are not proven
-	var openMs []stretch // which these are
+	var open []int // series with windows that are not proven
+	fromMs, toMs := x.raw.maxt+1, x.raw.mint
 	for i := range spans {
-		before := len(openMs)
-		if marks[i], openMs, err = x.marks(ctx, spans[i], openMs); err != nil {
+		if marks[i], err = x.marks(ctx, spans[i]); err != nil {
 			return nil, nil, err
 		}
-		if len(openMs) > before {
-			open = append(open, i)
+		for _, m := range marks[i] {
+			if !math.IsNaN(m.F) {
+				continue
+			}
+			fromMs, toMs = min(fromMs, m.T-x.rangeMs+1), max(toMs, m.T+1)
+			if n := len(open); n == 0 || open[n-1] != i {
+				open = append(open, i)
+			}
 		}
 		spans[i] = nil
 		if err := hold(cap(marks[i]) - held[i]); err != nil {
 			return nil, nil, err
 		}
 	}
-	for _, s := range joined(openMs) {
-		some, err := x.raw.readGroup(ctx, g.Only(open), s.fromMs, s.toMs, hold)
-		if err != nil {
-			return nil, nil, err
-		}
-		for k, i := range open {
-			room := cap(raw[i])
-			raw[i] = append(raw[i], some[k]...)
-			if err := hold(cap(raw[i]) - room - cap(some[k])); err != nil {
-				return nil, nil, err
-			}
-		}
+	if len(open) == 0 {
+		return raw, marks, nil
 	}
-	return raw, marks, nil
+	some, err := x.raw.readGroup(ctx, g.Only(open), fromMs, toMs, hold)
+	for k, i := range open {
+		raw[i] = some[k]
+	}
+	return raw, marks, err
 }
 
-// stretch is a time range [fromMs, toMs).
-type stretch struct{ fromMs, toMs int64 }
-
-// joined returns stretches, by time, that cover the given ones. Some less than a day apart are one: each costs a read.
-func joined(all []stretch) []stretch {
-	const dayMs = 24 * 60 * 60 * 1000
-	slices.SortFunc(all, func(a, b stretch) int { return cmp.Compare(a.fromMs, b.fromMs) })
-	var out []stretch
-	for _, s := range all {
-		if n := len(out); n > 0 && s.fromMs < out[n-1].toMs+dayMs {
-			out[n-1].toMs = max(out[n-1].toMs, s.toMs)
-		} else {
-			out = append(out, s)
-		}
-	}
-	return out
-}
-
-// marks returns the marks of a series with these spans, and adds the windows that are not proven to open.
-func (x *exact) marks(ctx context.Context, spans []query.Span, open []stretch) (points, []stretch, error) {
+// marks returns the marks of a series with these spans.
+func (x *exact) marks(ctx context.Context, spans []query.Span) (points, error) {
 	w := window{reading: x.reading, all: spans}
 	out, doubt := points{}, false
 	w.warn = func(string, ...any) { doubt = true }
 	lo, hi := 0, 0
 	for t, last := x.grid.startMs, x.grid.last(); t <= last; t += max(x.grid.stepMs, 1) {
 		if err := ctx.Err(); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		w.fromMs = t - x.rangeMs
 		for hi < len(spans) && spans[hi].StartMs < t {
@@ -166,13 +146,12 @@ func (x *exact) marks(ctx context.Context, spans []query.Span, open []stretch) (
 		if !ok {
 			continue
 		}
-		if doubt || math.IsInf(v, 0) || math.IsNaN(v) {
+		if doubt || math.IsInf(v, 0) {
 			v = math.NaN()
-			open = append(open, stretch{w.fromMs + 1, t + 1})
 		}
 		out.add(t, v)
 	}
-	return out, open, nil
+	return out, nil
 }
 
 // proven returns the function's value for the window (fromMs, atMs], whose spans begin in [fromMs, atMs), as all[lo:hi] do, or at
