@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/prometheus/prometheus/promql/parser"
 
@@ -30,6 +31,9 @@ type exact struct {
 	planner *query.Planner // nil if rows are not to be relied on
 	doubts  query.Warnings
 }
+
+// planWithin bounds the wait for what is late: on a shared store, somebody has to read the index.
+const planWithin = 2 * time.Second
 
 // fromRows lists the functions that rows can prove.
 var fromRows = []string{
@@ -66,8 +70,10 @@ func (x *exact) plan(ctx context.Context, g query.Group) *query.Plan {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if fromMs := x.grid.startMs - x.rangeMs; !x.planned && x.q.LevelFor(fromMs) == metric.Raw {
+		planning, cancel := context.WithTimeout(ctx, planWithin)
+		defer cancel()
 		// One row more, which may begin with the last sample. Without a plan, raw samples are as right.
-		x.planner, _ = x.q.Planner(ctx, x.level, fromMs, x.grid.last()+x.q.Ladder().WidthMs(1), &x.doubts)
+		x.planner, _ = x.q.Planner(planning, x.level, fromMs, x.grid.last()+x.q.Ladder().WidthMs(1), &x.doubts)
 	}
 	x.planned = true
 	if x.planner == nil {
@@ -90,6 +96,14 @@ func (x *exact) read(ctx context.Context, g query.Group, hold func(n int) error)
 	spans, held, err := x.collect(x.q, g, hold, func(visit func(i int, s *query.Span) error) error {
 		return g.Evidence(ctx, plan, x.grid.last()+1, x.raw.warn, hold, visit)
 	})
+	if err != nil && ctx.Err() == nil {
+		// Rows that are out of reach, or too many: raw samples are as right, and may be fewer.
+		for _, n := range held {
+			_ = hold(-n)
+		}
+		raw, err = x.raw.read(ctx, g, hold)
+		return raw, nil, err
+	}
 	if err != nil {
 		return nil, nil, err
 	}
@@ -177,7 +191,7 @@ func (w *window) proven(atMs int64) (v float64, ok bool) {
 		switch {
 		case next.IsSample():
 			w.hi++
-		case next.Partial, next.NonFinite && next.FirstMs != atMs:
+		case next.Partial, next.NonFinite:
 			return math.NaN(), true
 		case next.FirstMs == atMs && next.Count > 0:
 			defer func(was query.Span) { *next = was }(*next)
@@ -192,8 +206,17 @@ func (w *window) proven(atMs int64) (v float64, ok bool) {
 	if slices.ContainsFunc(in, func(s query.Span) bool { return s.Partial || s.NonFinite }) {
 		return math.NaN(), true
 	}
-	if w.function == "rate" || w.function == "increase" {
+	switch w.function {
+	case "rate", "increase":
 		return w.extrapolated(atMs)
+	case "quantile_over_time":
+		if least, most, _, _ := w.total(); least < 0 && most > 0 { // between them, 1 % of either may be more than the quantile
+			return math.NaN(), true
+		}
+	case "avg_over_time", "sum_over_time": // what cancels out leaves its rounding errors
+		if least, most, sum, count := w.total(); least < 0 && most > 0 && math.Abs(sum) < count*max(-least, most)/100 {
+			return math.NaN(), true
+		}
 	}
 	return w.value()
 }

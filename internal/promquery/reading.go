@@ -194,13 +194,7 @@ func (w *window) value() (v float64, ok bool) {
 	case "quantile_over_time":
 		return w.quantile(), true
 	}
-	least, most, sum, count := math.Inf(1), math.Inf(-1), 0.0, 0.0
-	for i := range in {
-		least, most = min(least, in[i].Min), max(most, in[i].Max)
-		share := w.share(w.lo + i)
-		sum += in[i].Sum * share
-		count += float64(in[i].Count) * share
-	}
+	least, most, sum, count := w.total()
 	switch w.function {
 	case "min_over_time":
 		return least, true
@@ -211,7 +205,22 @@ func (w *window) value() (v float64, ok bool) {
 	case "count_over_time":
 		return count, true
 	}
+	if math.IsInf(sum, 0) {
+		return sum, true
+	}
 	return min(max(sum/count, least), most), true // of equal values, exactly this value
+}
+
+// total returns the least and the greatest value in the window, and the sum and number of its samples.
+func (w *window) total() (least, most, sum, count float64) {
+	least, most = math.Inf(1), math.Inf(-1)
+	for i := w.lo; i < w.hi; i++ {
+		s, share := &w.all[i], w.share(i)
+		least, most = min(least, s.Min), max(most, s.Max)
+		sum += s.Sum * share
+		count += float64(s.Count) * share
+	}
+	return least, most, sum, count
 }
 
 // share returns the part of the span all[i] that lies within the range.

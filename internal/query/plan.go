@@ -71,6 +71,8 @@ type Planner struct {
 	// no rows are read or no data is late.
 	late         *late.View
 	fromMs, toMs int64
+	// wereOpen are slices that count as not complete; see late.View.Open.
+	wereOpen []storage.SliceKey
 }
 
 // planner finds out what there is to read now in [startMs, endMs) at the given levels; see Planner. Warnings say what is
@@ -123,7 +125,7 @@ func (q *Querier) addOutstanding(ctx context.Context, p *Planner) error {
 		for _, t := range p.ungroundMs[level-1] {
 			unground = append(unground, metric.AlignDown(t, width))
 		}
-		for _, k := range open {
+		for _, k := range slices.Concat(open, p.wereOpen) {
 			if k.Bucket == level-1 && fromMs <= k.StartMs && k.StartMs < toMs {
 				unground = append(unground, k.StartMs)
 			}
@@ -171,6 +173,7 @@ func (q *Querier) addLate(ctx context.Context, p *Planner) error {
 			p.warn.reads.late(b, p.startMs, p.endMs)
 		}
 	}
+	p.wereOpen = view.Open()
 	if !view.Empty() {
 		width := p.ladder.WidthMs(p.ladder.Top())
 		p.late, p.fromMs, p.toMs = view, metric.AlignDown(p.startMs, width), metric.AlignUp(p.endMs, width)

@@ -8,7 +8,7 @@
 //  2. Others' soon: a View has what other processes put before its last reading began, which is readEvery ago, or
 //     ten times as long as a reading takes if that is more.
 //  3. No gap on the way up: work whose mark was deleted while a View was read has its next mark in
-//     it, or lies in a slice that is not complete. So a View is to be taken before the states of
+//     it, or lies in a slice that was not complete then; see View.Open. So a View is to be taken before the states of
 //     slices are asked for.
 //  4. Reading the index goes on when the request that began it has gone, and who comes meanwhile
 //     waits for the same reading.
@@ -254,6 +254,9 @@ func (t *Tracker) readAll(ctx context.Context, marked map[storage.SliceKey]int) 
 			return nil, fmt.Errorf("read the late marks: %w", err)
 		}
 		if !slices.ContainsFunc(now, func(k storage.SliceKey) bool { return !slices.Contains(known, k) }) {
+			if t.opts.Shared {
+				v.open = now
+			}
 			return v, away
 		}
 		known = now
@@ -278,6 +281,7 @@ func (t *Tracker) readShard(ctx context.Context, p storage.IndexPartition, v *Vi
 type View struct {
 	// from are the slices in whose indexes late marks were found.
 	from map[storage.SliceKey]bool
+	open []storage.SliceKey
 
 	mu   sync.RWMutex
 	late map[storage.SliceKey]*blockSet
@@ -327,6 +331,10 @@ func (v *View) add(p place, epochs blocks.Epochs) {
 	v.n++
 	s.starts[p.start] = struct{}{}
 }
+
+// Open returns the slices that were not complete when the index was read, if other processes put marks, too. Their blocks may
+// have failed since, and then the slice is complete and the block's mark is in one that this View does not know.
+func (v *View) Open() []storage.SliceKey { return v.open }
 
 // Empty says whether nothing is late.
 func (v *View) Empty() bool {

@@ -90,12 +90,12 @@ func TestOtherSchemaIsRefused(t *testing.T) {
 	st := mustOpen(t, "/data", Options{Settings: storagetest.TestSettings(), FS: fs})
 	v, err := st.get(metaKey(metaSettings))
 	require.NoError(t, err)
-	other := strings.Replace(string(v), `"schema":3`, `"schema":4`, 1)
+	other := strings.Replace(string(v), `"schema":4`, `"schema":5`, 1)
 	require.NoError(t, st.db.Set(metaKey(metaSettings), []byte(other), lsm.Sync))
 	require.NoError(t, st.Close())
 	_, err = Open("/data", Options{FS: fs, Logger: quiet()})
 	require.ErrorIs(t, err, storage.ErrSettings)
-	require.ErrorContains(t, err, "schema version 4, this program knows 3")
+	require.ErrorContains(t, err, "schema version 5, this program knows 4")
 }
 
 // TestFormatVersion checks that the files have the documented version, even with a newer Pebble,

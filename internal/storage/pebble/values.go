@@ -18,7 +18,7 @@ const (
 	markVersion     = 1
 	documentVersion = 1
 	itemVersion     = 1
-	schemaVersion   = 3
+	schemaVersion   = 4
 
 	// These bits are set in the version byte of a row with the flag.
 	rollupPartial   = 1 << 7
