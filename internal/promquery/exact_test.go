@@ -390,3 +390,24 @@ func TestYoungFailedBlock(t *testing.T) {
 	got := ranged(t, engine, queryable, `count_over_time(m[1h])`, midnight, midnight+5*hour, hour)
 	require.Equal(t, fmt.Sprintf("{} =>\n1 @[%d]", midnight+hour), got.String())
 }
+
+// TestYoungNearZero: what lies between values of both signs is computed from samples.
+func TestYoungNearZero(t *testing.T) {
+	w := newWorld(t, "model", retention, now)
+	all := make(map[metric.ScheduleID][]metric.Sample)
+	for name, values := range map[string][]float64{"pairs": {-10.3, -10, 10.1, 10.4}, "cancel": {0.1, 1e15, -1e15}} {
+		id := w.ID(querytest.Named(name))
+		for i, v := range values {
+			all[id] = append(all[id], metric.Sample{Schedule: id, TimeMs: midnight + int64(i+1)*minute, Value: v})
+		}
+		w.Put(all[id]...)
+	}
+	w.Grind(1, midnight, midnight+hour, all)
+	engine, queryable := New(w.Querier, Options{})
+	for expr, want := range map[string]float64{
+		`quantile_over_time(0.5, pairs[1h])`: 0.05, `sum_over_time(cancel[1h])`: 0.1, `avg_over_time(cancel[1h])`: 0.1 / 3,
+	} {
+		got := ranged(t, engine, queryable, expr, midnight+hour, midnight+2*hour, hour).Value.(promql.Matrix)
+		require.InEpsilon(t, want, got[0].Floats[0].F, 1e-12, expr)
+	}
+}
