@@ -176,13 +176,13 @@ func (r *reader) rollups() (out []metric.RollupRow) {
 	var schedule, timeMs int64
 	for i := range count {
 		before, beforeMs := schedule, timeMs
-		step := r.uvarint("schedule and flags")
-		schedule += int64(step >> 2)
+		schedule += int64(r.uvarint("schedule by"))
 		timeMs += r.varint("time by")
 		r.need(schedule > before || schedule == before && (i == 0 || timeMs > beforeMs), "order")
 		row := metric.RollupRow{Schedule: metric.ScheduleID(schedule), TimeMs: timeMs}
-		row.Partial, row.NonFinite = step&1 != 0, step&2 != 0
-		if row.Count = r.uvarint("samples"); row.Count > 0 {
+		samples := r.uvarint("samples and flags")
+		row.Partial, row.NonFinite = samples&1 != 0, samples&2 != 0
+		if row.Count = samples >> 2; row.Count > 0 {
 			row.FirstMs = timeMs + r.varint("first after")
 			row.LastMs = row.FirstMs + r.varint("last after first")
 		}

@@ -28,38 +28,59 @@ func AppendRollups(dst []byte, rows []metric.RollupRow) []byte {
 	var timeMs int64
 	for i := range rows {
 		r := &rows[i]
-		step := uint64(r.Schedule-schedule) << 2
-		if r.Partial {
-			step |= 1
-		}
-		if r.NonFinite {
-			step |= 2
-		}
-		dst = binary.AppendUvarint(dst, step)
+		dst = binary.AppendUvarint(dst, uint64(r.Schedule-schedule))
 		dst = binary.AppendVarint(dst, r.TimeMs-timeMs)
-		dst = binary.AppendUvarint(dst, r.Count)
+		dst = AppendRollup(dst, r)
 		schedule, timeMs = r.Schedule, r.TimeMs
-		if r.Count > 0 {
-			dst = binary.AppendVarint(dst, r.FirstMs-r.TimeMs)
-			dst = binary.AppendVarint(dst, r.LastMs-r.FirstMs)
-		}
-
-		kinds := len(dst)
-		dst = append(dst, 0, 0, 0)
-		var last uint64
-		for j, v := range rollupValues(r) {
-			var kind byte
-			now := math.Float64bits(v)
-			dst, kind = appendValue(dst, v, now^last)
-			last = now
-			dst[kinds+j/2] |= kind << (4 * (j % 2))
-		}
-
-		dst = binary.AppendUvarint(dst, uint64(len(r.Sketch)))
-		dst = append(dst, r.Sketch...)
 	}
 	sealChunk(dst[start:], formatRollups)
 	return dst
+}
+
+// These bits of the first field of a roll-up are flags; the number of samples is above them.
+const (
+	rollupPartial   = 1 << 0
+	rollupNonFinite = 1 << 1
+	rollupFlagBits  = 2
+)
+
+// AppendRollup appends a row without its schedule and time, as a chunk of rows has it, to dst. ParseRollup restores all floats bit
+// by bit.
+func AppendRollup(dst []byte, r *metric.RollupRow) []byte {
+	samples := r.Count << rollupFlagBits
+	if r.Partial {
+		samples |= rollupPartial
+	}
+	if r.NonFinite {
+		samples |= rollupNonFinite
+	}
+	dst = binary.AppendUvarint(dst, samples)
+	if r.Count > 0 {
+		dst = binary.AppendVarint(dst, r.FirstMs-r.TimeMs)
+		dst = binary.AppendVarint(dst, r.LastMs-r.FirstMs)
+	}
+	kinds := len(dst)
+	dst = append(dst, 0, 0, 0)
+	var last uint64
+	for j, v := range rollupValues(r) {
+		var kind byte
+		now := math.Float64bits(v)
+		dst, kind = appendValue(dst, v, now^last)
+		last = now
+		dst[kinds+j/2] |= kind << (4 * (j % 2))
+	}
+	dst = binary.AppendUvarint(dst, uint64(len(r.Sketch)))
+	return append(dst, r.Sketch...)
+}
+
+// ParseRollup decodes what AppendRollup wrote of a row of this time. The sketch aliases b. The error is ErrCorrupt.
+func ParseRollup(b []byte, timeMs int64) (metric.Rollup, error) {
+	d := fields{b: b}
+	r := d.rollup(timeMs)
+	if d.bad || len(d.b) != 0 {
+		return metric.Rollup{}, fmt.Errorf("%w: roll-up of %d bytes", ErrCorrupt, len(b))
+	}
+	return r, nil
 }
 
 // rollupValues returns the floats of a row in their stored order. Neighbours are often equal and
@@ -97,41 +118,14 @@ func decodeRollups(dst []metric.RollupRow, chunk []byte) ([]metric.RollupRow, er
 	var schedule metric.ScheduleID
 	var timeMs int64
 	for i := range count {
-		step := d.uvarint()
+		stepID := d.uvarint()
 		stepMs := d.varint()
-		r := metric.RollupRow{
-			Schedule: schedule + metric.ScheduleID(step>>2),
-			TimeMs:   timeMs + stepMs,
-			Rollup:   metric.Rollup{Count: d.uvarint(), Partial: step&1 != 0, NonFinite: step&2 != 0},
-		}
-		if r.Count > 0 {
-			r.FirstMs = r.TimeMs + d.varint()
-			r.LastMs = r.FirstMs + d.varint()
-		}
+		r := metric.RollupRow{Schedule: schedule + metric.ScheduleID(stepID), TimeMs: timeMs + stepMs}
 		ascends := r.Schedule > schedule || r.Schedule == schedule && (i == 0 || r.TimeMs > timeMs)
-		if d.bad || !ascends {
+		if r.Rollup = d.rollup(r.TimeMs); d.bad || !ascends {
 			return dst, corruptRow(i)
 		}
 		schedule, timeMs = r.Schedule, r.TimeMs
-
-		kinds := d.bytes(3)
-		if d.bad {
-			return dst, corruptRow(i)
-		}
-		var values [6]float64
-		var last uint64
-		for j := range values {
-			values[j] = d.value(kinds[j/2]>>(4*(j%2))&valueMask, last)
-			last = math.Float64bits(values[j])
-		}
-		r.Min, r.Max, r.First, r.Last, r.Sum, r.Increase = values[0], values[1], values[2], values[3], values[4], values[5]
-
-		if size := d.uvarint(); size > 0 {
-			r.Sketch = d.bytes(size)
-		}
-		if d.bad {
-			return dst, corruptRow(i)
-		}
 		out = append(out, r)
 	}
 	if len(d.b) != 0 {
@@ -170,6 +164,29 @@ func (d *fields) bytes(n uint64) []byte {
 	out := d.b[:n:n]
 	d.b = d.b[n:]
 	return out
+}
+
+// rollup decodes what AppendRollup wrote of a row of this time.
+func (d *fields) rollup(timeMs int64) (r metric.Rollup) {
+	samples := d.uvarint()
+	r.Count, r.Partial, r.NonFinite = samples>>rollupFlagBits, samples&rollupPartial != 0, samples&rollupNonFinite != 0
+	if r.Count > 0 {
+		r.FirstMs = timeMs + d.varint()
+		r.LastMs = r.FirstMs + d.varint()
+	}
+	kinds := d.bytes(3)
+	if d.bad {
+		return r
+	}
+	var last uint64
+	for j, v := range [...]*float64{&r.Min, &r.Max, &r.First, &r.Last, &r.Sum, &r.Increase} {
+		*v = d.value(kinds[j/2]>>(4*(j%2))&valueMask, last)
+		last = math.Float64bits(*v)
+	}
+	if size := d.uvarint(); size > 0 {
+		r.Sketch = d.bytes(size)
+	}
+	return r
 }
 
 func (d *fields) value(kind byte, last uint64) float64 {

@@ -122,7 +122,7 @@ func TestDamagedRollup(t *testing.T) {
 		rows = append(rows, metric.RollupRow{Schedule: id, TimeMs: benchStart, Rollup: metric.Rollup{Count: 1, Sum: 2}})
 	}
 	require.NoError(t, st.WriteRollups(t.Context(), lease.Fence, 1, rows))
-	for _, bad := range [][]byte{{}, {rollupVersion}, append([]byte{77}, make([]byte, rollupFixedBytes)...)} {
+	for _, bad := range [][]byte{{}, {rollupVersion}, {77, 0, 0, 0, 0, 0}} {
 		scanned := 0
 		it, err := st.db.NewIter(nil)
 		require.NoError(t, err)

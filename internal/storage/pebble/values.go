@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/metric"
@@ -19,62 +18,22 @@ const (
 	documentVersion = 1
 	itemVersion     = 1
 	schemaVersion   = 4
-
-	// These bits are set in the version byte of a row with the flag.
-	rollupPartial   = 1 << 7
-	rollupNonFinite = 1 << 6
-
-	rollupFixedBytes = 1 + 7*8
 )
 
 var errValue = errors.New("value is too short or too long")
 
-// appendRollup appends the version and the flags in one byte; count, sum, min, max, first, last and
-// increase in 8 bytes each; the times of first and last as distances from the row's; and then the sketch.
 func appendRollup(b []byte, r *metric.RollupRow) []byte {
-	version := byte(rollupVersion)
-	if r.Partial {
-		version |= rollupPartial
-	}
-	if r.NonFinite {
-		version |= rollupNonFinite
-	}
-	b = append(b, version)
-	b = binary.BigEndian.AppendUint64(b, r.Count)
-	for _, f := range [...]float64{r.Sum, r.Min, r.Max, r.First, r.Last, r.Increase} {
-		b = binary.BigEndian.AppendUint64(b, math.Float64bits(f))
-	}
-	if r.Count > 0 {
-		b = binary.AppendVarint(b, r.FirstMs-r.TimeMs)
-		b = binary.AppendVarint(b, r.LastMs-r.FirstMs)
-	}
-	return append(b, r.Sketch...)
+	return blocks.AppendRollup(append(b, rollupVersion), r)
 }
 
 // parseRollup decodes what appendRollup wrote of a row of this time. The sketch aliases b.
-func parseRollup(b []byte, timeMs int64) (r metric.Rollup, err error) {
-	flags := byte(0)
-	if len(b) > 0 {
-		flags = b[0] & (rollupPartial | rollupNonFinite)
-	}
-	if err := checkVersion(b, rollupVersion|flags, rollupFixedBytes); err != nil {
+func parseRollup(b []byte, timeMs int64) (metric.Rollup, error) {
+	if err := checkVersion(b, rollupVersion, 1); err != nil {
 		return metric.Rollup{}, fmt.Errorf("roll-up: %w", err)
 	}
-	r.Partial, r.NonFinite = flags&rollupPartial != 0, flags&rollupNonFinite != 0
-	r.Count = binary.BigEndian.Uint64(b[1:])
-	for i, f := range [...]*float64{&r.Sum, &r.Min, &r.Max, &r.First, &r.Last, &r.Increase} {
-		*f = math.Float64frombits(binary.BigEndian.Uint64(b[9+8*i:]))
-	}
-	rest := varints{rest: b[rollupFixedBytes:]}
-	if r.Count > 0 {
-		r.FirstMs = timeMs + rest.int()
-		r.LastMs = r.FirstMs + rest.int()
-	}
-	if rest.bad {
-		return metric.Rollup{}, fmt.Errorf("roll-up: %w: %w", storage.ErrCorrupt, errValue)
-	}
-	if n := len(rest.rest); n > 0 {
-		r.Sketch = rest.rest[:n:n]
+	r, err := blocks.ParseRollup(b[1:], timeMs)
+	if err != nil {
+		return metric.Rollup{}, fmt.Errorf("roll-up: %w: %w", storage.ErrCorrupt, err)
 	}
 	return r, nil
 }
