@@ -5,8 +5,10 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 
 	"github.com/quern/quern/internal/metric"
@@ -25,6 +27,10 @@ type exact struct {
 	*reading
 	raw *samples
 	q   *query.Querier
+
+	// held are the samples that spans count as. At most this many leave raw samples their room.
+	most int64
+	held atomic.Int64
 
 	mu      sync.Mutex
 	planned bool
@@ -93,14 +99,25 @@ func (x *exact) read(ctx context.Context, g query.Group, hold func(n int) error)
 		raw, err = x.raw.read(ctx, g, hold)
 		return raw, nil, err
 	}
-	spans, held, err := x.collect(x.q, g, hold, func(visit func(i int, s *query.Span) error) error {
-		return g.Evidence(ctx, plan, x.grid.last()+1, x.raw.warn, hold, visit)
+	taken := 0
+	defer func() { x.held.Add(int64(-taken)) }()
+	take := func(n int) error {
+		if x.held.Add(int64(n)) > x.most {
+			x.held.Add(int64(-n))
+			return promql.ErrTooManySamples("rows")
+		}
+		taken += n
+		return hold(n)
+	}
+	spans, held, err := x.collect(x.q, g, take, func(visit func(i int, s *query.Span) error) error {
+		return g.Evidence(ctx, plan, x.grid.last()+1, x.raw.warn, take, visit)
 	})
 	if err != nil && ctx.Err() == nil {
 		// Rows that are out of reach, or too many: raw samples are as right, and may be fewer.
-		for _, n := range held {
-			_ = hold(-n)
-		}
+		_ = hold(-taken)
+		x.mu.Lock()
+		x.planner = nil
+		x.mu.Unlock()
 		raw, err = x.raw.read(ctx, g, hold)
 		return raw, nil, err
 	}
@@ -214,7 +231,8 @@ func (w *window) proven(atMs int64) (v float64, ok bool) {
 			return math.NaN(), true
 		}
 	case "avg_over_time", "sum_over_time": // what cancels out leaves its rounding errors
-		if least, most, sum, count := w.total(); least < 0 && most > 0 && math.Abs(sum) < count*max(-least, most)/100 {
+		least, most, sum, count := w.total()
+		if math.IsInf(sum, 0) || least < 0 && most > 0 && math.Abs(sum) < count*max(-least, most)/100 {
 			return math.NaN(), true
 		}
 	}

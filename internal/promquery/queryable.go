@@ -76,8 +76,8 @@ func (q *querier) Close() error {
 	return nil
 }
 
-// LabelValues implements storage.LabelQuerier. It returns the values of series that were seen on
-// the day of mint or later.
+// LabelValues implements storage.LabelQuerier. It returns the values of series that lived
+// from mint to maxt.
 func (q *querier) LabelValues(
 	ctx context.Context, name string, hints *storage.LabelHints, matchers ...*labels.Matcher,
 ) ([]string, annotations.Annotations, error) {
@@ -156,7 +156,7 @@ func (q *querier) Select(
 		}
 		l.read = s.read
 		if w := l.windowed; w != nil && w.rows != nil {
-			l.exact = &exact{reading: w.rows, raw: &s, q: q.q}
+			l.exact = &exact{reading: w.rows, raw: &s, q: q.q, most: q.account.most / 2}
 		}
 	}
 	return &set{ctx: ctx, all: series, at: -1, warn: warn, loader: l}
@@ -174,7 +174,7 @@ func (q *querier) find(ctx context.Context, hints *storage.SelectHints, warn *qu
 	listed := hints != nil && hints.Func == "series"
 	var key strings.Builder
 	if listed {
-		fmt.Fprint(&key, hints.Start)
+		fmt.Fprint(&key, hints.Start, ",", hints.End)
 	}
 	for _, m := range matchers {
 		key.WriteByte(',')

@@ -205,10 +205,18 @@ func (w *window) value() (v float64, ok bool) {
 	case "count_over_time":
 		return count, true
 	}
-	if math.IsInf(sum, 0) {
-		return sum, true
+	if math.IsInf(sum, 0) { // the average may be finite all the same
+		sum, count = w.average(count), 1
 	}
 	return min(max(sum/count, least), most), true // of equal values, exactly this value
+}
+
+// average returns the average of count samples, whose sum overflows.
+func (w *window) average(count float64) (v float64) {
+	for i := w.lo; i < w.hi; i++ {
+		v += w.all[i].Sum / count * w.share(i)
+	}
+	return v
 }
 
 // total returns the least and the greatest value in the window, and the sum and number of its samples.

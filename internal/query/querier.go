@@ -57,7 +57,7 @@ type Options struct {
 	// more is read in several parts, each of which reads the slice's chunks again. The default is
 	// 50,000,000.
 	MaxSamples int
-	// Sightings record when each series was last seen. The default learns everything from the
+	// Sightings record when each series lived. The default learns everything from the
 	// store. It suits a process that does not ingest.
 	Sightings *Sightings
 	// Late knows the roll-up rows that late data has made stale. The default is that no data is

@@ -152,9 +152,16 @@ func (s *Sightings) Forget(ids []metric.ScheduleID) {
 	}
 }
 
-// since returns which of ids were seen on the day or later, as the side counts, and which are unknown: those have to be read, on
-// days before until. The others are unseen. found takes the edition.
-func (s *Sightings) since(at side, ids []metric.ScheduleID, day int32, nowMs int64) (seen, unknown []metric.ScheduleID, until int32, edition int) {
+// unknown are series of which a reading is to say whether they were seen.
+type unknown struct {
+	ids     []metric.ScheduleID
+	until   int32 // they are unseen from this day on, as the side counts
+	beganMs int64 // when the oldest reading began that says so, or this one
+	edition int
+}
+
+// since returns which of ids were seen on the day or later, as the side counts, and which are unknown. The others are unseen.
+func (s *Sightings) since(at side, ids []metric.ScheduleID, day int32, nowMs int64) (seen []metric.ScheduleID, left unknown) {
 	s.mu.Lock()
 	e := &s.ends[at]
 	if old := nowMs - e.sinceMs; s.shared && e.unseen != nil && (old < 0 || old >= unseenFor.Milliseconds()) {
@@ -163,6 +170,7 @@ func (s *Sightings) since(at side, ids []metric.ScheduleID, day int32, nowMs int
 	s.mu.Unlock()
 	s.mu.RLock()
 	defer s.mu.RUnlock()
+	left.beganMs, left.edition = nowMs, s.edition
 	for _, id := range ids {
 		if e.last.day(id) >= day {
 			seen = append(seen, id)
@@ -170,28 +178,29 @@ func (s *Sightings) since(at side, ids []metric.ScheduleID, day int32, nowMs int
 		}
 		switch from := e.unseen.day(id); {
 		case from == 0:
-			until = mirror
+			left.until = mirror
 		case from > day:
-			until = max(until, from)
+			left.until, left.beganMs = max(left.until, from), min(left.beganMs, e.sinceMs)
 		default:
 			continue
 		}
-		unknown = append(unknown, id)
+		left.ids = append(left.ids, id)
 	}
-	return seen, unknown, until, s.edition
+	return seen, left
 }
 
 // unsure marks a series whose data could not be read: it may have samples.
 const unsure int32 = -1
 
-// found records what a reading found that began at beganMs and read from a day on, as the side counts: for each series a day
-// with samples, or 0 for none. If the reading was not whole, a series without samples is still unknown.
-func (s *Sightings) found(at side, ids []metric.ScheduleID, on []int32, from int32, whole bool, beganMs, nowMs int64, edition int) {
+// found records what a reading of the unknown found that read from a day on, as the side counts: for each of ids a day with
+// samples, or 0 for none. If the reading was not whole, a series without samples is still unknown.
+func (s *Sightings) found(at side, asked unknown, ids []metric.ScheduleID, on []int32, from int32, whole bool, nowMs int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.edition != edition {
+	if s.edition != asked.edition {
 		return
 	}
+	beganMs := asked.beganMs
 	if old := nowMs - beganMs; s.shared && (old < 0 || old >= unseenFor.Milliseconds()) {
 		whole = false
 	}
@@ -217,6 +226,9 @@ func (q *Querier) Lived(ctx context.Context, ids []metric.ScheduleID, fromMs, to
 		if ids, err = q.seen(ctx, after, ids, max(dayOf(fromMs), q.firstDay()), warn); err != nil {
 			return nil, err
 		}
+	}
+	if dayOf(toMs) < q.firstDay() {
+		return nil, nil
 	}
 	if !q.whole(toMs) {
 		return q.seen(ctx, before, ids, before.day(dayOf(toMs)), warn)
@@ -278,19 +290,18 @@ type sighted struct {
 // seen returns the series of ids that have samples on the day or later, as the side counts.
 func (q *Querier) seen(ctx context.Context, at side, ids []metric.ScheduleID, day int32, warn *Warnings) ([]metric.ScheduleID, error) {
 	s := q.opts.Sightings
-	beganMs := q.nowMs()
-	seen, unknown, until, edition := s.since(at, ids, day, beganMs)
-	if len(unknown) == 0 {
+	seen, left := s.since(at, ids, day, q.nowMs())
+	if len(left.ids) == 0 {
 		return seen, nil
 	}
-	fromMs, untilMs := startMs(day), min(startMs(until), maxTimeMs)
+	fromMs, untilMs := startMs(day), min(startMs(left.until), maxTimeMs)
 	if at == before {
-		fromMs, untilMs = startMs(max(q.firstDay(), at.day(until)+1)), startMs(at.day(day)+1)
+		fromMs, untilMs = startMs(max(q.firstDay(), at.day(left.until)+1)), startMs(at.day(day)+1)
 	}
-	asked := question{at: at, ids: q.hash(ids), n: len(ids), day: day, edition: edition}
+	asked := question{at: at, ids: q.hash(ids), n: len(ids), day: day, edition: left.edition}
 	found, err := q.looks.Do(ctx, asked, func(ctx context.Context) (sighted, error) {
-		return q.look(ctx, unknown, fromMs, untilMs, func(ids []metric.ScheduleID, on []int32, whole bool) {
-			s.found(at, ids, on, day, whole, beganMs, q.nowMs(), edition)
+		return q.look(ctx, left.ids, fromMs, untilMs, func(ids []metric.ScheduleID, on []int32, whole bool) {
+			s.found(at, left, ids, on, day, whole, q.nowMs())
 		})
 	})
 	if err != nil {
@@ -298,7 +309,7 @@ func (q *Querier) seen(ctx context.Context, at side, ids []metric.ScheduleID, da
 	}
 	warn.merge(found.warnings)
 	// The reading may have begun before this request, and ingest has reported more since.
-	seen, _, _, _ = s.since(at, ids, day, q.nowMs())
+	seen, _ = s.since(at, ids, day, q.nowMs())
 	seen = append(seen, found.ids...)
 	slices.Sort(seen)
 	return slices.Compact(seen), nil
@@ -376,18 +387,26 @@ func (q *Querier) look(
 func (q *Querier) lookIn(ctx context.Context, g Group, all []stretch, warn *Warnings) (on []int32, whole bool, err error) {
 	on, whole = make([]int32, len(g.ids)), true
 	for _, s := range all {
-		if missing(on) {
-			damage := new(Warnings)
-			if err := q.lookAt(ctx, g, on, s.planner.For(g).parts, damage); err != nil {
+		var left []int
+		for i, day := range on {
+			if day <= 0 {
+				left = append(left, i)
+			}
+		}
+		if len(left) > 0 {
+			some, damage := g.Only(left), new(Warnings)
+			found := make([]int32, len(left))
+			if err := q.lookAt(ctx, some, found, s.planner.For(some).parts, damage); err != nil {
 				return nil, false, err
 			}
-			if damages := damage.List(); len(damages) > 0 {
-				for i := range on {
-					if on[i] == 0 {
-						on[i] = unsure
-					}
+			damages := damage.List()
+			warn.merge(damages)
+			for k, i := range left {
+				if found[k] > 0 {
+					on[i] = found[k]
+				} else if len(damages) > 0 {
+					on[i] = unsure
 				}
-				warn.merge(damages)
 			}
 		}
 		whole = whole && len(s.plan.List()) == 0

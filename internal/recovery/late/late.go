@@ -255,7 +255,7 @@ func (t *Tracker) readAll(ctx context.Context, marked map[storage.SliceKey]int) 
 		}
 		if !slices.ContainsFunc(now, func(k storage.SliceKey) bool { return !slices.Contains(known, k) }) {
 			if t.opts.Shared {
-				v.open = now
+				v.open = known
 			}
 			return v, away
 		}
@@ -332,8 +332,8 @@ func (v *View) add(p place, epochs blocks.Epochs) {
 	s.starts[p.start] = struct{}{}
 }
 
-// Open returns the slices that were not complete when the index was read, if other processes put marks, too. Their blocks may
-// have failed since, and then the slice is complete and the block's mark is in one that this View does not know.
+// Open returns the slices that were not complete before the index was read, if other processes put marks, too. Their blocks may
+// have failed since, and then the slice is complete and the block's mark is in one that had been read.
 func (v *View) Open() []storage.SliceKey { return v.open }
 
 // Empty says whether nothing is late.
