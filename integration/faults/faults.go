@@ -85,20 +85,20 @@ func format(plan []Fault, kinds []Kind) string {
 	return b.String()
 }
 
-// Live injects faults by the schedule of the flags, each kind at least once. When it returns, all
-// faults have ended. It returns the number of faults of each kind.
+// mostLate is how long a fault waits for its turn.
+const mostLate = 5 * time.Second
+
+// Live injects faults by the schedule of the flags, each kind at least once. Of those whose turn comes late, since an earlier one
+// took long to heal, it leaves out what it can. When it returns, all faults have ended. It returns the number of faults of each
+// kind.
 func Live(t testing.TB, kinds []Kind) map[string]int {
 	t.Helper()
 	ctx := t.Context()
 	plan := Plan(*Seed, *Length, kinds)
 	t.Logf("-faults.seed=%d -faults.length=%s:\n%s", *Seed, *Length, format(plan, kinds))
-	count := map[string]int{}
-	for _, f := range plan {
-		count[kinds[f.Kind].Name]++
-	}
 	slots := map[string]*sync.Mutex{}
-	for _, k := range kinds {
-		if count[k.Name] == 0 {
+	for i, k := range kinds {
+		if !slices.ContainsFunc(plan, func(f Fault) bool { return f.Kind == i }) {
 			t.Fatalf("too short for %q", k.Name)
 		}
 		for _, slot := range k.Slots {
@@ -108,6 +108,18 @@ func Live(t testing.TB, kinds []Kind) map[string]int {
 	begin := time.Now()
 	var all sync.WaitGroup
 	defer all.Wait()
+	var mu sync.Mutex
+	count := map[string]int{}
+	due := func(f Fault) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		name := kinds[f.Kind].Name
+		if count[name] > 0 && time.Since(begin) > f.At+mostLate {
+			return false
+		}
+		count[name]++
+		return true
+	}
 	for _, f := range plan {
 		if wait(ctx, f.At-time.Since(begin)) != nil {
 			break
@@ -117,6 +129,9 @@ func Live(t testing.TB, kinds []Kind) map[string]int {
 			slot := slots[k.Slots[f.Slot]]
 			slot.Lock() // an earlier fault may take longer to heal than planned
 			defer slot.Unlock()
+			if !due(f) {
+				return
+			}
 			heal := k.Inject(f.Slot)
 			defer heal()
 			_ = wait(ctx, f.Lasts) // heals at once when the test ends
