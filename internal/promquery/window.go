@@ -163,7 +163,8 @@ func callOverWindow(
 		mark := matrix[0].Floats[0]
 		args, matrix[0].Floats = w.args, w.window(mark.T)
 		if !math.IsNaN(mark.F) {
-			out = append(enh.Out, promql.Sample{F: mark.F})
+			enh.Out = append(enh.Out, promql.Sample{F: mark.F})
+			out = enh.Out
 		}
 	}
 	if out == nil {

@@ -104,11 +104,6 @@ func (r *varints) uint() uint64 {
 	return x
 }
 
-func (r *varints) int() int64 {
-	u := r.uint()
-	return int64(u>>1) ^ -int64(u&1)
-}
-
 func (r *varints) take(n uint64) []byte {
 	if r.bad || n > uint64(len(r.rest)) {
 		r.bad = true
