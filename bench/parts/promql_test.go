@@ -215,6 +215,7 @@ func BenchmarkYear(b *testing.B) {
 	var rows []metric.RollupRow
 	for t := midnight - 366*day; t < midnight; t += day {
 		for i := range n {
+			row.FirstMs, row.LastMs = t, t+99*minute
 			rows = append(rows, metric.RollupRow{Schedule: metric.ScheduleID(i), TimeMs: t, Rollup: row})
 		}
 	}

@@ -144,6 +144,16 @@ type fields struct {
 }
 
 func (d *fields) uvarint() uint64 {
+	if len(d.b) > 0 && d.b[0] < 0x80 { // as most are
+		v := d.b[0]
+		d.b = d.b[1:]
+		return uint64(v)
+	}
+	return d.longer()
+}
+
+// longer is uvarint for several bytes.
+func (d *fields) longer() uint64 {
 	v, w := binary.Uvarint(d.b)
 	if w <= 0 {
 		d.bad, d.b = true, nil
@@ -190,8 +200,15 @@ func (d *fields) rollup(timeMs int64) (r metric.Rollup) {
 }
 
 func (d *fields) value(kind byte, last uint64) float64 {
-	if kind >= valueDecimal {
+	switch {
+	case kind == 0:
+		return math.Float64frombits(last)
+	case kind >= valueDecimal:
 		return float64(d.varint()) / pow10[kind-valueDecimal]
+	case len(d.b) >= 8:
+		x := binary.LittleEndian.Uint64(d.b) & (1<<(8*kind) - 1)
+		d.b = d.b[kind:]
+		return math.Float64frombits(last ^ x)
 	}
 	var word [8]byte
 	copy(word[:], d.bytes(uint64(kind)))
