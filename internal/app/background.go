@@ -60,8 +60,7 @@ func (s *server) start(ctx context.Context) {
 
 // aggregation grinds what is due, and expires rows after each pass.
 func (s *server) aggregation(ctx context.Context) {
-	// If this worker's name belongs to another process, the worker must learn so before its first
-	// run. heartbeats logs failures.
+	// A worker whose clock is wrong must learn so before its first run. heartbeats logs failures.
 	_ = s.engine.Member.Beat(ctx)
 	rollup.NewAggregator(s.engine.Runner, s.engine.Cache.Timing(), s.engine.Store.Expire).Run(ctx)
 }
@@ -89,7 +88,7 @@ func (s *server) heartbeats(ctx context.Context) {
 	recorded, errorLog := false, storage.NewErrorLog(s.engine.Store, "worker", s.engine.Member.ID())
 	s.every(ctx, s.engine.Member.Every(), "heartbeat failed", func(ctx context.Context) error {
 		err := s.engine.Member.Beat(ctx)
-		unfit := errors.Is(err, storage.ErrConflict) || errors.Is(err, storage.ErrSettings)
+		unfit := errors.Is(err, storage.ErrSettings)
 		if unfit && !recorded {
 			e := storage.ComponentError{TimeMs: clock.NowMs(s.clk), Start: -1, Message: err.Error()}
 			if err := errorLog.Record(ctx, e); err != nil {
@@ -98,10 +97,7 @@ func (s *server) heartbeats(ctx context.Context) {
 		}
 		if unfit || err == nil {
 			recorded = unfit
-		}
-		// A wrong clock would put samples into slices that are already ground.
-		if checked, misfit := shards.Misfit(err); checked {
-			s.unfit.set(misfit)
+			s.unfit.set(err) // a wrong clock would put samples into slices that are already ground
 		}
 		switch {
 		case !s.shared() || ctx.Err() != nil:

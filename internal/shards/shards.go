@@ -93,20 +93,9 @@ func (m *Member) ID() string { return m.self.ID }
 // fail.
 func (m *Member) Every() time.Duration { return m.timeout / 4 }
 
-// Beat records that this worker lives. It returns ErrConflict if another process has the same name,
-// ErrSettings if this worker's clock is wrong or its settings are not the store's, and both if both
-// hold. Until a later call succeeds the worker takes no part.
+// Beat records that this worker lives. It returns ErrSettings if this process must not use the store: its
+// clock is wrong, or its settings are not the store's. Until a later call succeeds the worker takes no part.
 func (m *Member) Beat(ctx context.Context) error { return m.beat(ctx, m.timeout) }
-
-// Misfit returns why this process must not use the store, by the error of Beat: its clock is wrong, or
-// its settings are not the store's. checked is false if the heartbeat got no answer. A heartbeat that is
-// refused only for the worker's name has checked both.
-func Misfit(err error) (checked bool, misfit error) {
-	if errors.Is(err, storage.ErrSettings) {
-		return true, err
-	}
-	return err == nil || errors.Is(err, storage.ErrConflict) && !storage.IsAway(err), nil
-}
 
 // Leave lets the heartbeat expire soon, so that the others take over before they would miss this
 // worker.
@@ -134,10 +123,7 @@ func (m *Member) tries() {
 
 func (m *Member) beat(ctx context.Context, ttl time.Duration) error {
 	m.tries()
-	err := m.checkName(ctx)
-	if err == nil || errors.Is(err, storage.ErrConflict) { // without its name it takes no shards, but may take reports
-		err = errors.Join(err, m.store.CheckFit(ctx))
-	}
+	err := m.store.CheckFit(ctx)
 	if err == nil {
 		self := m.self
 		self.SeenMs = clock.NowMs(m.clk)
@@ -146,27 +132,10 @@ func (m *Member) beat(ctx context.Context, ttl time.Duration) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.triedAt = m.clk.Elapsed()
-	if checked, _ := Misfit(err); checked {
-		m.lapsed = false
-	}
-	if err == nil || errors.Is(err, storage.ErrConflict) || errors.Is(err, storage.ErrSettings) {
-		m.unfit = err
+	if err == nil || errors.Is(err, storage.ErrSettings) {
+		m.lapsed, m.unfit = false, err
 	}
 	return err
-}
-
-func (m *Member) checkName(ctx context.Context) error {
-	found, err := storage.Workers(ctx, m.store)
-	if err != nil {
-		return err
-	}
-	for _, w := range found {
-		if w.ID == m.self.ID && (w.Host != m.self.Host || w.StartedMs != m.self.StartedMs) {
-			return fmt.Errorf("%w: a process on host %s, started %s, has the worker id %s too: restart one of the two",
-				storage.ErrConflict, w.Host, time.UnixMilli(w.StartedMs).UTC().Format(time.RFC3339), w.ID)
-		}
-	}
-	return nil
 }
 
 // ErrUnfit says that this worker may not take part for now. The error wrapped beside it says why.

@@ -105,54 +105,28 @@ func TestMine(t *testing.T) {
 	})
 }
 
-// Of two processes with one name, one takes no part, whichever looks first.
-func TestNamesakes(t *testing.T) {
+// TestUnfit: a worker by whose clock or settings nothing may be done leaves no heartbeat and takes no shards, until both are
+// right again.
+func TestUnfit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newStore()
-		first := aggregator(store, "same")
-		time.Sleep(time.Second)
-		second := aggregator(store, "same")
-		require.NoError(t, first.Beat(t.Context()))
-		refused := func(m *Member) {
-			t.Helper()
-			err := m.Beat(t.Context())
-			require.ErrorIs(t, err, storage.ErrConflict)
-			require.ErrorContains(t, err, "has the worker id")
-			_, err = m.Mine(t.Context())
-			require.ErrorIs(t, err, ErrUnfit)
-		}
-		refused(second)
-		require.NoError(t, first.Beat(t.Context()))
-
-		// It also reports a wrong clock and wrong settings: what it does besides aggregating
-		// depends on them.
-		store.Fail("CheckFit", blocks.Range{}, 1, storage.ErrSettings)
-		err := second.Beat(t.Context())
-		require.ErrorIs(t, err, storage.ErrConflict)
-		require.ErrorIs(t, err, storage.ErrSettings)
-		refused(second)
-
-		// A heartbeat by a wrong clock is not recorded.
+		m := aggregator(store, "a")
+		require.NoError(t, m.Beat(t.Context()))
 		store.Fail("CheckFit", blocks.Range{}, 1, storage.ErrSettings)
 		store.Forget()
-		require.ErrorIs(t, first.Beat(t.Context()), storage.ErrSettings)
+		require.ErrorIs(t, m.Beat(t.Context()), storage.ErrSettings)
 		require.Zero(t, store.Count("PutItems"))
+		_, err := m.Mine(t.Context())
+		require.ErrorIs(t, err, ErrUnfit)
 
-		// The first process ends. Its name is free when its heartbeat has expired.
-		time.Sleep(DefaultTimeout)
-		require.NoError(t, second.Beat(t.Context()))
-		got, err := second.Mine(t.Context())
+		store.Fail("CheckFit", blocks.Range{}, 1, storage.ErrUnavailable) // no answer
+		require.ErrorIs(t, m.Beat(t.Context()), storage.ErrUnavailable)
+		_, err = m.Mine(t.Context())
+		require.ErrorIs(t, err, ErrUnfit)
+		require.NoError(t, m.Beat(t.Context()))
+		got, err := m.Mine(t.Context())
 		require.NoError(t, err)
 		require.Len(t, got, partitions)
-
-		// Both have looked before either has written: the process that wrote first finds out.
-		third := aggregator(store, "same")
-		rule := storagetest.Rule{Op: "PutItems", Times: 1, Before: func() error { return storage.Heartbeat(t.Context(), store.Store, second.self, time.Minute) }}
-		time.Sleep(DefaultTimeout)
-		store.Add(rule)
-		require.NoError(t, third.Beat(t.Context()))
-		refused(second)
-		require.NoError(t, third.Beat(t.Context()))
 	})
 }
 
@@ -307,7 +281,7 @@ func TestLapsed(t *testing.T) {
 		require.NoError(t, m.Lapsed())
 		time.Sleep(time.Second)
 		require.ErrorContains(t, m.Lapsed(), "no heartbeat for longer than 30s")
-		store.Fail("Items", blocks.Range{}, 1, storage.ErrUnavailable)
+		store.Fail("CheckFit", blocks.Range{}, 1, storage.ErrUnavailable)
 		require.ErrorIs(t, m.Beat(t.Context()), storage.ErrUnavailable)
 		require.Error(t, m.Lapsed(), "nobody has answered")
 		require.NoError(t, m.Beat(t.Context()))
@@ -315,7 +289,7 @@ func TestLapsed(t *testing.T) {
 
 		for range 10 {
 			time.Sleep(m.Every())
-			store.Fail("Items", blocks.Range{}, 1, storage.ErrUnavailable)
+			store.Fail("CheckFit", blocks.Range{}, 1, storage.ErrUnavailable)
 			require.ErrorIs(t, m.Beat(t.Context()), storage.ErrUnavailable)
 			require.NoError(t, m.Lapsed())
 		}

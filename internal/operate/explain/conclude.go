@@ -43,9 +43,6 @@ const (
 	Missing Verdict = "missing"
 	// Differs: the row differs from its input, and nothing would change that.
 	Differs Verdict = "differs"
-	// Ahead: the row was written with a future timestamp, by hand or under a wrong clock, and hides
-	// what runs write.
-	Ahead Verdict = "ahead"
 )
 
 // Conclusion is the verdict, the reason, and what comes next.
@@ -98,11 +95,6 @@ func (x *Explainer) conclude(f *found, a *around, now int64) Conclusion {
 	}{
 		{now < f.slice.EndMs, waiting},
 		{b != nil && !f.done(), below}, // even if the slice's own marks are due: a slice is ground after those within it
-		{f.fence > f.newest && !equal, Conclusion{
-			Ahead, fmt.Sprintf("the row was written with the timestamp %d, which is %s and ahead of all runs: it hides what they write",
-				f.fence, at(int64(f.fence)/1000+1)),
-			"after that time " + byHand + "; for what to do before, see What is written by hand in docs/cassandra.md", 0,
-		}},
 
 		// Marks lead a run to the row.
 		{m.expired, Conclusion{

@@ -158,9 +158,6 @@ type found struct {
 	// gap says that the row only says that samples may be missing. damaged says that the row cannot
 	// be decoded.
 	gap, damaged bool
-	// fence is the fence that the row was written with, newest the highest that a run has by now.
-	// Both are 0 if the store does not keep them.
-	fence, newest storage.Fence
 	// partial is the time of the first partial row below, gaps included; 0 for none.
 	partial int64
 	marks   []placed
@@ -207,10 +204,6 @@ func (x *Explainer) series(ctx context.Context, id metric.ScheduleID, atMs int64
 	for _, f := range levels {
 		if err := x.readRow(ctx, id, f); err != nil {
 			return s, false, err
-		}
-		f.newest = storage.Fence(now * 1000)
-		for _, l := range a.leases {
-			f.newest = max(f.newest, l.Fence)
 		}
 		f.answer.Conclusion = x.conclude(f, a, now)
 		again = again || f.answer.Verdict == Missing || f.answer.Verdict == Differs
@@ -316,17 +309,7 @@ func (x *Explainer) readInput(ctx context.Context, id metric.ScheduleID, f *foun
 	return nil
 }
 
-// fenced is a store that keeps the fence of a row, since it does not refuse lower ones.
-type fenced interface {
-	RowFence(ctx context.Context, level metric.Bucket, id metric.ScheduleID, timeMs int64) (storage.Fence, error)
-}
-
-func (x *Explainer) readRow(ctx context.Context, id metric.ScheduleID, f *found) (err error) {
-	if st, ok := x.Store.(fenced); ok {
-		if f.fence, err = st.RowFence(ctx, f.level, id, f.slice.StartMs); err != nil {
-			return fmt.Errorf("read the %s row of series %d: %w", x.ladder.Name(f.level), id, err)
-		}
-	}
+func (x *Explainer) readRow(ctx context.Context, id metric.ScheduleID, f *found) error {
 	for r, err := range x.Store.Rollups(ctx, f.level, one(id), f.slice.StartMs, f.slice.StartMs+1) {
 		if err != nil {
 			return fmt.Errorf("read the %s row of series %d: %w", x.ladder.Name(f.level), id, err)

@@ -352,36 +352,6 @@ func TestExpired(t *testing.T) {
 	w.expect(w.explain(clockAt(10, 0))[0], explain.RowExpired, "rows of this level are kept until 2026-02-19T10:00:00Z", time.Time{})
 }
 
-// fences is a store that keeps the fence of a row, as Cassandra does.
-type fences struct {
-	storage.Store
-	row storage.Fence
-}
-
-func (f *fences) RowFence(context.Context, metric.Bucket, metric.ScheduleID, int64) (storage.Fence, error) {
-	return f.row, nil
-}
-
-// TestAhead: a row that was written with a future timestamp is not overwritten before that time,
-// and the answer says why.
-func TestAhead(t *testing.T) {
-	written := &fences{}
-	w := newWorld(t, func(st storage.Store) storage.Store { written.Store = st; return written })
-	w.report(clockAt(10, 10), 1)
-	w.set(11, 2)
-	w.run()
-	written.row = storage.Fence(clockAt(15, 0).UnixMicro())
-	w.expect(w.explain(clockAt(10, 0))[0], explain.Done, "complete and up to date", time.Time{})
-	w.smuggle(clockAt(10, 20), 2)
-	l := w.explain(clockAt(10, 0))[0]
-	w.expect(l, explain.Ahead, fmt.Sprintf(
-		"the row was written with the timestamp %d, which is 2025-11-21T15:00:00.001Z and ahead of all runs: it hides what they write", written.row), time.Time{})
-	require.Contains(t, l.Next, "quern reaggregate")
-	w.set(15, 1)
-	w.expect(w.explain(clockAt(10, 0))[0], explain.Differs,
-		"the row (1 sample) differs from its input (2 samples); no mark leads a run to it", time.Time{})
-}
-
 // TestGap: a row that can no longer be computed makes the rows above partial, and they say where it
 // is.
 func TestGap(t *testing.T) {

@@ -101,7 +101,6 @@ const (
 	cqlWriteRollup  = `INSERT INTO %s (start_schedule_id, period, schedule_id, time, count, sum, min, max, first, last, first_time, last_time, increase, sketch, partial, non_finite) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) USING TTL ?`
 	cqlReadRollups  = `SELECT schedule_id, time, count, sum, min, max, first, last, first_time, last_time, increase, sketch, partial, non_finite FROM %s WHERE start_schedule_id = ? AND period = ? AND schedule_id `
 	cqlOneSchedule  = cqlReadRollups + `= ? AND time >= ? AND time < ?`
-	cqlRowFence     = `SELECT WRITETIME(count) AS written FROM %s WHERE start_schedule_id = ? AND period = ? AND schedule_id = ? AND time = ?`
 	cqlManySchedule = cqlReadRollups + `>= ? AND schedule_id < ? AND time >= ? AND time < ? ALLOW FILTERING` // within one partition
 )
 
@@ -228,25 +227,4 @@ func (s *Store) Rollups(ctx context.Context, level metric.Bucket, ids blocks.Ran
 			}
 		}
 	}
-}
-
-// RowFence returns the fence that a roll-up row was written with, 0 if there is no row. A run uses its fence as write
-// timestamp. Readers do not see writes with a lower one.
-func (s *Store) RowFence(ctx context.Context, level metric.Bucket, id metric.ScheduleID, timeMs int64) (storage.Fence, error) {
-	const op = "fence of a row"
-	if err := s.checkLevel(level); err != nil {
-		return 0, named(op, err)
-	}
-	if ctx.Err() != nil {
-		return 0, convert(ctx, ctx.Err())
-	}
-	type written struct {
-		Us *int64 `db:"written"` // null for a row without a count
-	}
-	found, err := all[written](ctx, s.session, stmt(s.on(level, cqlRowFence),
-		int64(blocks.BlockAt(id, s.groupSize).Start), metric.AlignDown(timeMs, s.periodMs(level)), int64(id), timeMs))
-	if err != nil || len(found) == 0 || found[0].Us == nil {
-		return 0, named(op, err)
-	}
-	return storage.Fence(*found[0].Us), nil
 }

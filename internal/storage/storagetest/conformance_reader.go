@@ -67,16 +67,6 @@ func (s *suite) rollupsAreReplaced() {
 	f := s.acquire(0, "w").Fence
 	require.NoError(s, s.store.WriteRollups(s.ctx, f, 1, []metric.RollupRow{row(1, at(0), 1), row(2, at(0), 1)}))
 	require.NoError(s, s.store.WriteRollups(s.ctx, f, 1, []metric.RollupRow{row(1, at(0), 2)}))
-	if fenced, ok := s.store.(interface {
-		RowFence(ctx context.Context, level metric.Bucket, id metric.ScheduleID, timeMs int64) (storage.Fence, error)
-	}); ok {
-		written, err := fenced.RowFence(s.ctx, 1, 1, at(0))
-		require.NoError(s, err)
-		require.Equal(s, f, written)
-		written, err = fenced.RowFence(s.ctx, 1, 3, at(0))
-		require.NoError(s, err)
-		require.Zero(s, written)
-	}
 	want := []metric.RollupRow{row(1, at(0), 2), row(2, at(0), 1)}
 	equal(s, want, s.rollups(1, 0, 10, at(0), at(1)))
 	s.advance(time.Minute)

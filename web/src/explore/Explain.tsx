@@ -74,7 +74,7 @@ export function Explain({ time, of, choices, choose, close }: { time: number; of
 }
 
 // A verdict that is not here is nothing to do about, such as that a run is due.
-const tones: Record<string, string> = { complete: "good", late: "warn", put_off: "warn", ahead: "warn", partial: "bad", expired: "bad", missing: "bad", differs: "bad" };
+const tones: Record<string, string> = { complete: "good", late: "warn", put_off: "warn", partial: "bad", expired: "bad", missing: "bad", differs: "bad" };
 
 function LevelOf({ level: l, now }: { level: Level; now: number }) {
   const { zone } = usePreferences();
