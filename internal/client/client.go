@@ -15,8 +15,6 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/klauspost/compress/zstd"
-
 	"github.com/quern/quern/internal/wire"
 )
 
@@ -80,19 +78,12 @@ func (c *Client) ask(ctx context.Context, method, path string, query url.Values,
 	if body != nil {
 		header.Set("Content-Type", kind)
 	}
-	if u, err := url.Parse(c.URL); err == nil { // otherwise send says why
-		header.Set("Accept-Encoding", acceptable(u.Hostname()))
+	if c.local() { // to compress costs more than to copy
+		header.Set("Accept-Encoding", "identity")
 	}
 	resp, err := c.send(ctx, method, path, query, header, body)
 	if err != nil {
 		return nil, err
-	}
-	if resp.Header.Get("Content-Encoding") == "zstd" {
-		if resp.Body, err = unpack(resp.Body); err != nil {
-			return nil, err
-		}
-		resp.Header.Del("Content-Encoding")
-		resp.Uncompressed, resp.ContentLength = true, -1
 	}
 	if resp.StatusCode == http.StatusOK {
 		return resp, nil
@@ -101,36 +92,14 @@ func (c *Client) ask(ctx context.Context, method, path string, query url.Values,
 	return nil, c.failure(resp)
 }
 
-// acceptable returns the Accept-Encoding of requests to a host. Within a machine, to compress costs more than to copy.
-func acceptable(host string) string {
-	if addr, err := netip.ParseAddr(host); host == "localhost" || err == nil && addr.Unmap().IsLoopback() {
-		return "identity"
-	}
-	return "zstd"
-}
-
-// maxWindow bounds the memory for an answer that is compressed. A server needs far less.
-const maxWindow = 8 << 20
-
-// unpacked is a body behind its decompressor.
-type unpacked struct {
-	*zstd.Decoder
-	from io.Closer
-}
-
-func unpack(body io.ReadCloser) (io.ReadCloser, error) {
-	d, err := zstd.NewReader(body, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
+// local returns whether the server is on this machine.
+func (c *Client) local() bool {
+	u, err := url.Parse(c.URL)
 	if err != nil {
-		_ = body.Close()
-		return nil, err
+		return false // send says why
 	}
-	return &unpacked{Decoder: d, from: body}, nil
-}
-
-// Close implements io.Closer.
-func (u *unpacked) Close() error {
-	u.Decoder.Close()
-	return u.from.Close()
+	addr, err := netip.ParseAddr(u.Hostname())
+	return u.Hostname() == "localhost" || err == nil && addr.Unmap().IsLoopback()
 }
 
 func (c *Client) send(ctx context.Context, method, path string, query url.Values, header http.Header, body io.Reader) (*http.Response, error) {

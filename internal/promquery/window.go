@@ -161,8 +161,10 @@ func callOverWindow(
 	var annos annotations.Annotations
 	if w.args != nil {
 		mark := matrix[0].Floats[0]
-		args, matrix[0].Floats = w.args, w.window(mark.T)
-		if !math.IsNaN(mark.F) {
+		args = w.args
+		if math.IsNaN(mark.F) {
+			matrix[0].Floats = w.window(mark.T)
+		} else {
 			enh.Out = append(enh.Out, promql.Sample{F: mark.F})
 			out = enh.Out
 		}

@@ -52,7 +52,7 @@ func TestDecode(t *testing.T) {
 		},
 		{"before 1970 is ingest's", "a 1 -2\n", "a 1 @-2000\n"},
 		{"numbers", "a -0.5 1\na 1e3 1\na +7 1\na .5 1\na 0123 1\n", "a -0.5 @1000\na 1000 @1000\na 7 @1000\na 0.5 @1000\na 123 @1000\n"},
-		{"many digits", "a 1" + strings.Repeat("0", 5000) + "e-5000 1\n", "a 1 @1000\n"},
+		{"many digits", "a 1" + strings.Repeat("0", 5000) + "e-5000 1\n", "0: invalid_value\n"},
 		{"not finite", "a inf 1\na -Infinity 1\na nan 1\na NaN 1\n", "a +Inf @1000\na -Inf @1000\n2: invalid_value\n3: invalid_value\n"},
 		{"no numbers", "a one 1\na 0x10 1\na 1_0 1\na 1e999 1\na 1,5 1\n", "0: invalid_value\n1: invalid_value\n2: invalid_value\n3: invalid_value\n4: invalid_value\n"},
 		{"no times", "a 1 now\na 1 nan\na 1 inf\na 1 1e300\na 1 1.x\na 1 1:0\n", "0: invalid_time\n1: invalid_time\n2: invalid_time\n3: invalid_time\n4: invalid_time\n5: invalid_time\n"},

@@ -162,7 +162,7 @@ func (l *line) value() (float64, bool) {
 		}
 		v, ok := n.Float()
 		if !ok {
-			return 0, l.Fail(at, "%s is too large", n.Text)
+			return 0, l.Fail(at, "%s is too large or too long", n.Text)
 		}
 		return v, true
 	}

@@ -108,9 +108,8 @@ func TestNumbersAreExact(t *testing.T) {
 	} {
 		check(s)
 	}
-	got, _, ok := number("1"+strings.Repeat("0", 5000)+"e-5000,", 0) // strconv says 0
-	require.True(t, ok)
-	require.InDelta(t, 1, got, 0)
+	_, _, ok := number("1"+strings.Repeat("0", 5000)+"e-5000,", 0) // strconv says 0
+	require.False(t, ok)
 }
 
 // Names are built once. Beyond the bound names are still correct, and the cache grows no further.

@@ -84,16 +84,3 @@ func TestFaultsAreShort(t *testing.T) {
 		require.Equal(t, 7, s.At)
 	}
 }
-
-// TestLongFloats: a number may have any number of digits.
-func TestLongFloats(t *testing.T) {
-	zeros := strings.Repeat("0", 99_999)
-	for text, want := range map[string]float64{"1" + zeros + "e-99999": 1, "-0." + zeros + "1e100001": -10} {
-		s := Scanner{Text: []byte(text)}
-		n, ok := s.Number()
-		require.True(t, ok)
-		got, ok := n.Float()
-		require.True(t, ok)
-		require.Equal(t, want, got)
-	}
-}

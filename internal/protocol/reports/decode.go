@@ -497,7 +497,7 @@ func (d *decoder) value() (v float64, has bool, fault string, ok bool) {
 	}
 	v, finite := n.Float()
 	if !finite {
-		return 0, false, "value " + excerpt.Shorten(jsonscan.View(n.Text)) + " is beyond what a 64-bit float holds", true
+		return 0, false, "value " + excerpt.Shorten(jsonscan.View(n.Text)) + " is beyond what a 64-bit float holds, or longer than 800 characters", true
 	}
 	return v, true, "", true
 }

@@ -2,7 +2,6 @@ package storagetest
 
 import (
 	"bytes"
-	"context"
 	"slices"
 	"time"
 
@@ -10,7 +9,6 @@ import (
 
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/metric"
-	"github.com/quern/quern/internal/storage"
 )
 
 // readerCases test storage.Reader.
