@@ -1,10 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/cache"
@@ -69,12 +73,56 @@ func cassandraMillionMeasurement() measurement {
 				return loadUnregistered(ctx, b, millionSchedules, 10*time.Minute)
 			}},
 			{name: "run", run: func(ctx context.Context, b *bench) error { return measureRun(ctx, b, millionSchedules, blockSize) }},
+			{name: "rows", run: measureRows},
 		},
 		rows: func(r results) []row {
 			f := r[name]
-			return append([]row{info(what, seconds(f["run.seconds"]))}, runRows(what, f)...)
+			alone := f["rows.seconds"]
+			return append([]row{
+				info(what, seconds(f["run.seconds"])),
+				info("to write the same rows alone", fmt.Sprintf("%s, the run takes %.2f times as long", seconds(alone), f["run.seconds"]/alone)),
+			}, runRows(what, f)...)
 		},
 	}
+}
+
+// measureRows times the writes of the rows that the run has written, with as many in flight.
+func measureRows(ctx context.Context, b *bench) (err error) {
+	e, err := openEngine(ctx, b, clock.NewSimulated(historyStart.Add(time.Hour+2*time.Minute)))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, e.Close()) }()
+	lease, err := e.Store.AcquireShard(ctx, 0, worker, time.Hour)
+	if err != nil {
+		return err
+	}
+	const level = metric.Raw + 1
+	schedules := b.scaled(millionSchedules/perSource, 1) * perSource
+	written := make([][]metric.RollupRow, 0, schedules/blockSize+1)
+	for start := 0; start < schedules; start += blockSize {
+		var rows []metric.RollupRow
+		for r, err := range e.Store.Rollups(ctx, level, blocks.BlockAt(metric.ScheduleID(start), blockSize),
+			historyStart.UnixMilli(), historyStart.UnixMilli()+1) {
+			if err != nil {
+				return err
+			}
+			r.Sketch = slices.Clone(r.Sketch)
+			rows = append(rows, r)
+		}
+		slices.SortFunc(rows, func(a, b metric.RollupRow) int { return cmp.Compare(a.Schedule, b.Schedule) })
+		written = append(written, rows)
+	}
+	took, err := b.timed(func() error {
+		writers, ctx := errgroup.WithContext(ctx)
+		writers.SetLimit(blocksInFlight)
+		for _, rows := range written {
+			writers.Go(func() error { return e.Store.WriteRollups(ctx, lease.Fence, level, rows) })
+		}
+		return writers.Wait()
+	})
+	b.figures["seconds"] = took.Seconds()
+	return err
 }
 
 // loadUnregistered writes an hour of unregistered schedules through ingest's last stage. To claim a
