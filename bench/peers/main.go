@@ -5,7 +5,7 @@
 //	go run ./bench/peers -part newseries                   series that the servers have never seen
 //	go run ./bench/peers -part reads                       reads and bytes alone
 //
-// VictoriaMetrics and Prometheus are the installed ones, or else those of Debian's packages.
+// VictoriaMetrics and Prometheus are built from their modules, which takes some minutes the first time.
 //
 // The loads measure one server after the other, each on an empty directory. Requests are generated
 // before the clock starts, and sent over as many connections as there would be workers. A rate
@@ -25,7 +25,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"runtime"
@@ -33,8 +32,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-
-	"github.com/quern/quern/integration/debian"
 )
 
 func main() {
@@ -85,7 +82,7 @@ func measureAll(ctx context.Context, opts options, stdout, stderr io.Writer) err
 	if !slices.Contains([]string{"", "loads", "newseries", "reads"}, opts.part) {
 		return fmt.Errorf("-part %s: neither loads, newseries nor reads", opts.part)
 	}
-	found, err := peers(ctx, opts)
+	found, err := peers(ctx, opts, stderr)
 	if err != nil {
 		return err
 	}
@@ -143,11 +140,11 @@ type peer struct {
 	ready      string
 	writePath  string
 	influxPath string // "" if it does not accept lines
-	found      debian.Found
+	path       string // of the program
 	env        []string
 }
 
-func peers(ctx context.Context, opts options) ([]peer, error) {
+func peers(ctx context.Context, opts options, stderr io.Writer) ([]peer, error) {
 	all := []peer{
 		{
 			name: "Quern", ready: "/-/ready", writePath: "/api/v1/write", influxPath: "/write",
@@ -179,13 +176,14 @@ func peers(ctx context.Context, opts options) ([]peer, error) {
 			continue
 		}
 		var err error
+		fmt.Fprintf(stderr, "building %s\n", p.name)
 		switch p.name {
 		case "Quern":
-			p.found, err = buildQuern(ctx, opts.dir)
+			p.path, err = buildQuern(ctx, opts.dir)
 		case "VictoriaMetrics":
-			p.found, err = debian.Program{Package: "victoria-metrics", Path: "/usr/bin/victoria-metrics"}.Find(ctx)
+			p.path, err = buildVictoria(ctx, filepath.Join(opts.dir, "victoria"))
 		default:
-			p.found, err = debian.Program{Package: "prometheus", Path: "/usr/bin/prometheus"}.Find(ctx)
+			p.path, err = buildPrometheus(ctx, filepath.Join(opts.dir, "prometheus"))
 		}
 		if err != nil {
 			return nil, err
@@ -193,14 +191,6 @@ func peers(ctx context.Context, opts options) ([]peer, error) {
 		out = append(out, p)
 	}
 	return out, nil
-}
-
-// buildQuern builds Quern with the given tags into dir.
-func buildQuern(ctx context.Context, dir string, tags ...string) (debian.Found, error) {
-	path := filepath.Join(dir, strings.Join(append([]string{"quern"}, tags...), "-"))
-	cmd := exec.CommandContext(ctx, "go", "build", "-tags", strings.Join(tags, ","), "-o", path, "./cmd/quern")
-	cmd.Stderr = os.Stderr
-	return debian.Found{Path: path, Root: "/"}, cmd.Run()
 }
 
 // row is what a row of the table measures.

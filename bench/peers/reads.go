@@ -69,7 +69,7 @@ func measureReads(ctx context.Context, opts options, found []peer, got *table, s
 			return append(found[q].args(dir, address), "--age-cap=240h", "--retention=raw=30d,1h=90d,6h=1y,24h=5y")
 		}
 		later := quern
-		later.found, later.env = faulty, []string{"QUERN_CLOCK_OFFSET=2h"}
+		later.path, later.env = faulty, []string{"QUERN_CLOCK_OFFSET=2h"}
 		if err := s.measure(ctx, opts, quern, later, found[v], got, stderr); err != nil {
 			return fmt.Errorf("%s: %w", s.load.name, err)
 		}
@@ -278,7 +278,7 @@ func (t set) sizes(quern, quernDir, victoria, victoriaDir string, got *table) (e
 	if err != nil {
 		return err
 	}
-	index, err := bytesBelow(filepath.Join(victoriaDir, "indexdb"), "")
+	index, err := bytesBelow(filepath.Join(victoriaDir, "data", "indexdb"), "")
 	if err != nil {
 		return err
 	}
@@ -286,9 +286,9 @@ func (t set) sizes(quern, quernDir, victoria, victoriaDir string, got *table) (e
 		part            string
 		quern, victoria int64
 	}{
-		{"raw samples", int64(raw), data},
+		{"raw samples", int64(raw), data - index},
 		{"series, and Quern's roll-ups", all - int64(raw), index},
-		{"everything", all, data + index},
+		{"everything", all, data},
 	} {
 		r := each(t.disk + ", " + size.part)
 		got.add(r, quern, float64(size.quern)/values)

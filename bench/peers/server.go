@@ -38,7 +38,7 @@ func start(ctx context.Context, p peer, dir string) (*server, error) {
 		peer: p, url: "http://" + address,
 		http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true}},
 	}
-	s.cmd = p.found.Command(ctx, p.args(dir, address)...)
+	s.cmd = exec.CommandContext(ctx, p.path, p.args(dir, address)...)
 	s.cmd.Env = append(s.cmd.Environ(), p.env...)
 	s.cmd.Stdout, s.cmd.Stderr = &s.log, &s.log
 	if err := s.cmd.Start(); err != nil {

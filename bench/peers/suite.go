@@ -10,7 +10,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -34,7 +33,7 @@ var suiteQueries = strings.Fields(`single-groupby-1-1-1 single-groupby-1-1-12 si
 // suite is cpu-only of the Time Series Benchmark Suite, with its queries, and a dashboard of it.
 func suite(ctx context.Context, opts options, end time.Time) (set, error) {
 	dir := filepath.Join(opts.dir, "suite")
-	if err := buildSuite(ctx, dir); err != nil {
+	if err := buildModule(ctx, dir, suiteModule, suiteVersion, []string{"cmd/tsbs_generate_data", "cmd/tsbs_generate_queries"}); err != nil {
 		return set{}, err
 	}
 	start := end.Add(-suiteSpan)
@@ -68,25 +67,6 @@ func suite(ctx context.Context, opts options, end time.Time) (set, error) {
 	}
 	s.queries = append(s.queries, dashboard(end))
 	return s, nil
-}
-
-// buildSuite builds the suite's generators into dir. They are in no package of Debian, and their
-// module has no newer version to look for, so a module is made that needs exactly this one.
-func buildSuite(ctx context.Context, dir string) error {
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		return err
-	}
-	mod := fmt.Sprintf("module suite\n\ngo 1.23\n\nrequire %s %s\n", suiteModule, suiteVersion)
-	if err := os.WriteFile(filepath.Join(dir, "go.mod"), []byte(mod), 0o600); err != nil {
-		return err
-	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-mod=mod", "-o", dir+"/",
-		suiteModule+"/cmd/tsbs_generate_data", suiteModule+"/cmd/tsbs_generate_queries")
-	cmd.Dir = dir
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w\n%s", cmd, err, out)
-	}
-	return nil
 }
 
 // linesOf splits Influx lines with ten fields each into requests over two connections.
