@@ -12,7 +12,6 @@ import (
 	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/rollup"
-	"github.com/quern/quern/internal/shards"
 	"github.com/quern/quern/internal/storage"
 )
 
