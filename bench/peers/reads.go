@@ -369,7 +369,7 @@ func week(end time.Time) set {
 		}}
 	}
 	fleet := func(name, promql string, span, step time.Duration, n int) query {
-		at := times(end.Add(-halfDay-time.Hour), end.Add(-every), span, time.Minute)
+		at := times(end.Add(-halfDay-2*time.Hour), end, span, step)
 		return query{name, n, func(i int) []string {
 			from, to := at(i)
 			return []string{ranged(promql, from, to, step)}
