@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -164,4 +165,18 @@ func TestCompletionSyntax(t *testing.T) {
 			require.NoError(t, err, "%s", out)
 		})
 	}
+}
+
+// TestCommandAndGroup: a command with subcommands may take an argument of its own.
+func TestCommandAndGroup(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var asked struct{ Text string }
+		assert.NoError(t, json.NewDecoder(r.Body).Decode(&asked))
+		assert.Equal(t, "Release 1.4", asked.Text)
+		_, _ = fmt.Fprint(w, `{"accepted":[{"id":"id-1"}]}`)
+	}))
+	defer server.Close()
+	_, err := programtest.Run(t, quern(), "annotate", "--url", server.URL, "Release 1.4")
+	require.NoError(t, err)
+	programtest.Refused(t, quern(), "dashboard lst", "quern dashboard", `unknown command "lst"`)
 }

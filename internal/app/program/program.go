@@ -106,10 +106,12 @@ func prepare(commands []*cli.Command) {
 	for _, c := range commands {
 		c.OnUsageError = onUsageError
 		c.HideHelpCommand = true // the other forms of help are enough
-		if len(c.Subcommands) > 0 {
+		prepare(c.Subcommands)
+		switch {
+		case c.ArgsUsage != "":
+		case len(c.Subcommands) > 0:
 			c.Action = group(c.Action, cli.ShowSubcommandHelp)
-			prepare(c.Subcommands)
-		} else if c.ArgsUsage == "" {
+		default:
 			c.Before = noArguments
 		}
 	}
