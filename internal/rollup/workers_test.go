@@ -134,12 +134,12 @@ func TestLooksGoOn(t *testing.T) {
 	require.False(t, open(t, store, k))
 }
 
-// TestNamesake: a worker with the name of another grinds nothing, and that is no failed run.
-func TestNamesake(t *testing.T) {
+// TestUnfitWorker: a worker whose clock or settings are wrong grinds nothing, and that is no failed run.
+func TestUnfitWorker(t *testing.T) {
 	_, store, clk, k := setUp(t, 40, rollup.Options{})
-	join(t, store, clk, "same")
-	e := worker(store, clk, 7, storage.Worker{ID: "same", Host: "elsewhere", Aggregates: true}, rollup.Options{})
-	require.ErrorIs(t, e.Member.Beat(t.Context()), storage.ErrConflict)
+	e := worker(store, clk, 7, storage.Worker{ID: "unfit", Aggregates: true}, rollup.Options{})
+	store.Fail("CheckFit", blocks.Range{}, 1, storage.ErrSettings)
+	require.ErrorIs(t, e.Member.Beat(t.Context()), storage.ErrSettings)
 	_, err := e.Runner.Run(t.Context(), k)
 	require.ErrorIs(t, err, rollup.ErrShared)
 	require.Empty(t, rows(t, store))
