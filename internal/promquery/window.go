@@ -28,21 +28,25 @@ func init() { promql.FunctionCalls[overWindow] = callOverWindow }
 //
 // Of raw samples, the engine would iterate over the samples and copy
 // each of them into its window, which takes longer than most functions. Instead, it is given a selector with a range of 1 ms
-// and a mark at each time of the grid whose window has samples. overWindow replaces the mark by the window, a part of the points
-// that were read, unless the mark has the value of the function, as rows have proven it. It always has if the engine looks at the
-// name of the function, and the call stays as it is.
+// and a mark at each time of the grid whose window has samples. The mark has the value of the function: as rows have proven it, or
+// as the engine's own function computes it from the window, a part of the points that were read. Where a function has other
+// arguments, the mark is NaN, and overWindow replaces it by the window.
 //
 // The engine evaluates one series after the other, and each from the first time to the last.
 type windowed struct {
 	parser.Expr // none
 	prep        *preparation
 	function    string
+	compute     promql.FunctionCall
 
 	// The rest is for raw samples.
 	args    parser.Expressions // of the call, before the range became 1 ms; nil for a subquery
 	grid    grid
 	rangeMs int64
 	rows    *reading // may prove the values of windows; nil if no rows fit
+
+	single promql.Matrix // the window that a mark is computed from
+	helper promql.EvalNodeHelper
 
 	points points // of the series that is evaluated
 	atMs   int64  // the end of its latest window, which is points[lo:hi]
@@ -53,11 +57,12 @@ type windowed struct {
 
 // windows returns the call to evaluate in place of one over raw samples or a subquery, or the same if it has no windows.
 func (r *rewriter) windows(e *parser.Call, g grid) *parser.Call {
-	if promql.FunctionCalls[e.Func.Name] == nil {
+	compute := promql.FunctionCalls[e.Func.Name]
+	if compute == nil {
 		return e
 	}
 	for i, arg := range e.Args {
-		w := &windowed{prep: r.prep, function: e.Func.Name}
+		w := &windowed{prep: r.prep, function: e.Func.Name, compute: compute}
 		if _, ok := arg.(*parser.SubqueryExpr); ok {
 			return w.instead(e, e.Args)
 		}
@@ -95,15 +100,27 @@ func (w *windowed) instead(e *parser.Call, args parser.Expressions) *parser.Call
 	return &call
 }
 
-// mark returns the value of the mark for a window, NaN if the window is to take its place.
-func (w *windowed) mark(window points) float64 {
-	switch w.function {
-	case "first_over_time":
+// mark returns the value of the mark for a window that ends at atMs, NaN if the window is to take its place.
+func (w *windowed) mark(atMs int64, window points) float64 {
+	switch {
+	case w.function == "first_over_time":
 		return window[0].F
-	case "last_over_time":
+	case w.function == "last_over_time":
 		return window[len(window)-1].F
+	case len(w.args) > 1, w.function == "absent_over_time":
+		return math.NaN()
 	}
-	return math.NaN()
+	if w.single == nil {
+		w.single = make(promql.Matrix, 1)
+	}
+	w.single[0].Floats = window
+	w.helper.Ts = atMs + w.args[0].(*parser.MatrixSelector).VectorSelector.(*parser.VectorSelector).Offset.Milliseconds()
+	out, annos := w.compute(nil, w.single, w.args, &w.helper)
+	w.helper.Out = out[:0]
+	if len(out) != 1 || len(annos) > 0 {
+		return math.NaN()
+	}
+	return out[0].F
 }
 
 // begin makes p the points of the series that is evaluated, and returns its marks. They are valid until the next call. Marks that
@@ -114,23 +131,25 @@ func (w *windowed) begin(ctx context.Context, p, known points) (points, error) {
 	if known != nil {
 		for _, m := range known {
 			if math.IsNaN(m.F) {
+				if err := ctx.Err(); err != nil {
+					return nil, err
+				}
 				window := w.window(m.T)
 				if len(window) == 0 {
 					continue
 				}
-				m.F = w.mark(window)
+				m.F = w.mark(m.T, window)
 			}
 			w.marks = append(w.marks, m)
 		}
 		return w.marks, nil
 	}
-	const some = 1024
 	for t, last := w.grid.startMs, w.grid.last(); t <= last && len(p) > 0; t += max(w.grid.stepMs, 1) {
-		if len(w.marks)%some == 0 && ctx.Err() != nil {
-			return nil, ctx.Err()
+		if err := ctx.Err(); err != nil {
+			return nil, err
 		}
 		if window := w.window(t); len(window) > 0 {
-			w.marks.add(t, w.mark(window))
+			w.marks.add(t, w.mark(t, window))
 		} else if w.hi == len(p) {
 			break
 		}
@@ -170,7 +189,7 @@ func callOverWindow(
 		}
 	}
 	if out == nil {
-		out, annos = promql.FunctionCalls[w.function](vectors, matrix, args, enh)
+		out, annos = w.compute(vectors, matrix, args, enh)
 	}
 	if (w.function == "rate" || w.function == "increase") && len(out) > 0 {
 		if name := matrix[0].Metric.Get(model.MetricNameLabel); name != w.noted && mayBeNoCounter(name) {

@@ -127,7 +127,7 @@ func (q *Querier) fitting(rng Range) ([]metric.Bucket, func(tMs int64) int64) {
 func (q *Querier) groupPoints(ctx context.Context, g Group, rng Range, parts []part, warn *Warnings) ([]SeriesPoints, error) {
 	cells := make([]Point, len(g.ids)*rng.N)
 	some := make([]bool, len(g.ids))
-	err := q.read(ctx, g, parts, warn, nil, func(i int, samples []metric.Sample) error {
+	err := q.read(ctx, g, parts, warn, nil, q.rows, func(i int, samples []metric.Sample) error {
 		some[i] = rng.addSamples(cells[i*rng.N:(i+1)*rng.N], samples) || some[i]
 		return nil
 	}, func(_ metric.Bucket, row groupRow) error {

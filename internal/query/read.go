@@ -269,9 +269,12 @@ type groupRow struct {
 	*metric.RollupRow
 }
 
+// rowReader yields rows of a group and level that start in [fromMs, toMs), as Querier.rows and Querier.stored do.
+type rowReader func(ctx context.Context, g Group, level metric.Bucket, fromMs, toMs int64, warn *Warnings) iter.Seq2[groupRow, error]
+
 // read reads the parts of a group in order: it calls samples as Group.Samples does, or row with each row of the part's level.
 func (q *Querier) read(
-	ctx context.Context, g Group, parts []part, warn *Warnings, loading func(n int) error,
+	ctx context.Context, g Group, parts []part, warn *Warnings, loading func(n int) error, rows rowReader,
 	samples func(i int, samples []metric.Sample) error, row func(level metric.Bucket, row groupRow) error,
 ) error {
 	if len(parts) == 0 {
@@ -286,7 +289,7 @@ func (q *Querier) read(
 			}
 			continue
 		}
-		for r, err := range q.rows(ctx, g, part.bucket, part.fromMs, part.toMs, warn) {
+		for r, err := range rows(ctx, g, part.bucket, part.fromMs, part.toMs, warn) {
 			if err != nil {
 				return err
 			}
@@ -302,7 +305,7 @@ func (q *Querier) read(
 // series are sorted by time. A row is valid until the next one. It skips a damaged row with a warning.
 func (q *Querier) rows(ctx context.Context, g Group, level metric.Bucket, fromMs, toMs int64, warn *Warnings) iter.Seq2[groupRow, error] {
 	return func(yield func(groupRow, error) bool) {
-		for row, err := range q.stored(ctx, g, level, fromMs, toMs) {
+		for row, err := range q.stored(ctx, g, level, fromMs, toMs, warn) {
 			if err != nil {
 				yield(groupRow{}, err)
 				return
@@ -319,8 +322,8 @@ func (q *Querier) rows(ctx context.Context, g Group, level metric.Bucket, fromMs
 	}
 }
 
-// stored yields all stored rows, as rows does, also damaged rows and those without samples.
-func (q *Querier) stored(ctx context.Context, g Group, level metric.Bucket, fromMs, toMs int64) iter.Seq2[groupRow, error] {
+// stored yields all stored rows, as rows does, also damaged rows and those without samples. It warns of none.
+func (q *Querier) stored(ctx context.Context, g Group, level metric.Bucket, fromMs, toMs int64, _ *Warnings) iter.Seq2[groupRow, error] {
 	return func(yield func(groupRow, error) bool) {
 		for _, ids := range g.runs() {
 			for row, err := range q.store.Rollups(ctx, level, ids, fromMs, toMs) {

@@ -85,7 +85,7 @@ func (g Group) Spans(
 	ctx context.Context, p *Plan, warn *Warnings, loading func(n int) error, visit func(i int, s *Span) error,
 ) error {
 	span := new(Span)
-	return g.q.read(ctx, g, p.parts, warn, loading, func(i int, samples []metric.Sample) error {
+	return g.q.read(ctx, g, p.parts, warn, loading, g.q.rows, func(i int, samples []metric.Sample) error {
 		for _, s := range samples {
 			if !finite(s.Value) {
 				continue
@@ -126,44 +126,32 @@ func (p *Plan) MostlyRows(endMs int64) bool {
 func (g Group) Evidence(
 	ctx context.Context, p *Plan, endMs int64, warn *Warnings, loading func(n int) error, visit func(i int, s *Span) error,
 ) error {
-	span, reads := new(Span), warn.reads.once(g, p.parts[0].fromMs)
-	for _, part := range p.parts {
-		if part.bucket == metric.Raw {
-			part.toMs = min(part.toMs, endMs)
-		}
-		reads.add(part.bucket, part.fromMs, part.toMs, len(g.ids))
-		if part.bucket == metric.Raw {
-			if err := g.q.samples(ctx, g, part.fromMs, part.toMs, warn, loading, func(i int, samples []metric.Sample) error {
-				for _, s := range samples {
-					if metric.IsMarker(s.Value) {
-						continue
-					}
-					if *span = SampleSpan(s.TimeMs, s.Value); !finite(s.Value) {
-						span.Rollup = metric.Rollup{NonFinite: true}
-					}
-					if err := visit(i, span); err != nil {
-						return err
-					}
-				}
-				return nil
-			}); err != nil {
-				return err
-			}
-			continue
-		}
-		for row, err := range g.q.stored(ctx, g, part.bucket, part.fromMs, part.toMs) {
-			if err != nil {
-				return err
-			}
-			*span = Span{StartMs: row.TimeMs, EndMs: row.TimeMs + p.ladder.WidthMs(part.bucket), Rollup: row.Rollup}
-			span.Partial = span.Partial || row.Damaged
-			if span.Count == 0 && !span.Partial && !span.NonFinite {
-				continue
-			}
-			if err := visit(row.i, span); err != nil {
-				return err
-			}
+	parts := slices.Clone(p.parts)
+	for i := range parts {
+		if parts[i].bucket == metric.Raw {
+			parts[i].toMs = min(parts[i].toMs, endMs)
 		}
 	}
-	return nil
+	span := new(Span)
+	return g.q.read(ctx, g, parts, warn, loading, g.q.stored, func(i int, samples []metric.Sample) error {
+		for _, s := range samples {
+			if metric.IsMarker(s.Value) {
+				continue
+			}
+			if *span = SampleSpan(s.TimeMs, s.Value); !finite(s.Value) {
+				span.Rollup = metric.Rollup{NonFinite: true}
+			}
+			if err := visit(i, span); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, func(level metric.Bucket, row groupRow) error {
+		*span = Span{StartMs: row.TimeMs, EndMs: row.TimeMs + p.ladder.WidthMs(level), Rollup: row.Rollup}
+		span.Partial = span.Partial || row.Damaged
+		if span.Count == 0 && !span.Partial && !span.NonFinite {
+			return nil
+		}
+		return visit(row.i, span)
+	})
 }

@@ -54,7 +54,7 @@ func (q *Querier) groupSummary(ctx context.Context, g Group, parts []part, warn 
 	points := make([]Point, len(g.ids))
 	sketches := make([]sketch.Sketch, len(g.ids))
 	damaged := make([]bool, len(g.ids))
-	err := q.read(ctx, g, parts, warn, nil, func(i int, samples []metric.Sample) error {
+	err := q.read(ctx, g, parts, warn, nil, q.rows, func(i int, samples []metric.Sample) error {
 		for _, s := range samples {
 			if finite(s.Value) {
 				points[i].add(s.Value)
