@@ -50,7 +50,7 @@ func TestHelp(t *testing.T) {
 func TestVersion(t *testing.T) {
 	out, err := programtest.Run(t, quern(), "--version")
 	require.NoError(t, err)
-	assert.Regexp(t, `^quern version \S+\n$`, out)
+	assert.Regexp(t, `^quern version \S+ \(.*go1.*/.*\)\n$`, out)
 }
 
 // TestUsage: each case is exit code 2, with a hint on what to do.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/wire"
+	"github.com/quern/quern/internal/wire/version"
 )
 
 const (
@@ -61,7 +62,7 @@ func (s *HTTPSender) Send(ctx context.Context, r Report) error {
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Content-Encoding", "gzip")
-	req.Header.Set("User-Agent", "quern-agent")
+	req.Header.Set("User-Agent", "quern-agent/"+version.Read().Version)
 	resp, err := s.client.Do(req)
 	if err != nil {
 		return err // down, unreachable or too slow: retry later

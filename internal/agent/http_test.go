@@ -65,6 +65,7 @@ func TestRequest(t *testing.T) {
 		require.Equal(t, "/behind/proxy/api/v1/reports", got.URL.Path)
 		require.Equal(t, "application/json", got.Header.Get("Content-Type"))
 		require.Equal(t, "gzip", got.Header.Get("Content-Encoding"))
+		require.Equal(t, "quern-agent/devel", got.Header.Get("User-Agent"))
 		user, password, _ := got.BasicAuth()
 		require.Equal(t, "user secret", user+" "+password)
 		require.JSONEq(t, `{"source":"web-1","measurements":[`+

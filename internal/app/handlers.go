@@ -13,7 +13,6 @@ import (
 	"github.com/quern/quern/internal/api/documents"
 	"github.com/quern/quern/internal/api/promapi"
 	"github.com/quern/quern/internal/api/reading"
-	"github.com/quern/quern/internal/app/program"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/documents/dashboard"
 	"github.com/quern/quern/internal/documents/group"
@@ -27,6 +26,7 @@ import (
 	"github.com/quern/quern/internal/protocol/graphite"
 	"github.com/quern/quern/internal/protocol/push"
 	"github.com/quern/quern/internal/query"
+	"github.com/quern/quern/internal/wire/version"
 )
 
 const (
@@ -112,7 +112,7 @@ func (s *server) answers(notes *annotations.Book, turns reading.Turns, verificat
 	})
 	prometheus := promapi.Options{
 		Engine: evaluator, Timeout: s.cfg.Query.Timeout, Queries: turns.Queries, Deletions: turns.Exports, Queryable: queryable,
-		Metadata: e.catalog, Querier: e.reader, Clock: s.clk, Logger: log, Version: program.Version(),
+		Metadata: e.catalog, Querier: e.reader, Clock: s.clk, Logger: log, Version: version.Read().Version,
 	}
 	if s.cfg.EnableAdminAPI {
 		prometheus.Deleter = deletion.New(deletion.Parts{

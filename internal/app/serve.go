@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -26,6 +27,7 @@ import (
 	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/protocol/graphite"
 	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/wire/version"
 )
 
 // drainTime is how long requests under way may take, after the process has announced for long
@@ -128,13 +130,21 @@ func newServer(with setup) *server {
 	s.gathered.MustRegister(
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		collectors.NewBuildInfoCollector(),
+		buildInfo(version.Read()),
 	)
 	s.metrics = s.gathered
 	s.open, s.mayOpen = s.opener().Open, mayOpen
 	s.away.set(errOpening)
 	s.gate.lead(api.NewWaiting(s.awayFor))
 	return s
+}
+
+// buildInfo is a metric of the form that Prometheus' programs have.
+func buildInfo(b version.Build) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "quern_build_info", Help: "Always 1; the labels say which build this program is.",
+		ConstLabels: prometheus.Labels{"version": b.Version, "revision": b.Commit, "goversion": runtime.Version()},
+	}, func() float64 { return 1 })
 }
 
 // part is a part of a process that serves. Parts are started in the order of a table and stopped in reverse. stop has no
@@ -217,7 +227,7 @@ func (s *server) run(stopped context.Context, l net.Listener, started func(addr 
 			if !s.shared() {
 				answer()
 			}
-			s.log.With("address", addr).With(s.where()...).Info("serving", "rollups", s.engine.ladder.String())
+			s.log.With("address", addr).With(s.where()...).Info("serving", "version", version.Read().Version, "rollups", s.engine.ladder.String())
 			started(addr)
 			return nil
 		},

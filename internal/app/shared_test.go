@@ -177,8 +177,9 @@ func TestWaiting(t *testing.T) {
 	<-started
 	code, _, body = get(t, url+"/-/ready")
 	assert.Equal(t, 200, code, body)
-	code, _, _ = get(t, url+"/metrics")
+	code, _, body = get(t, url+"/metrics")
 	assert.Equal(t, 200, code)
+	assert.Contains(t, body, "\nquern_build_info{goversion=\"go1")
 	for _, want := range []string{
 		`msg=listening address=127.0.0.1:`,
 		`level=WARN msg="no Cassandra node of db-1,db-2 answers; trying again in 1s" err="nobody at home: the store is unavailable"`,

@@ -9,13 +9,13 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"strings"
 	"syscall"
 
 	"github.com/urfave/cli/v2"
 
 	"github.com/quern/quern/internal/app/terminal"
+	"github.com/quern/quern/internal/wire/version"
 )
 
 // The exit codes that scripts may rely on.
@@ -84,7 +84,7 @@ func nearest(flags []cli.Flag, unknown string) string {
 
 // Run runs a program. It adds what all programs have: completion, a version, and uniform errors.
 func Run(ctx context.Context, app *cli.App, args []string, stdout, stderr io.Writer) error {
-	app.Version = Version()
+	app.Version = version.Read().String()
 	app.Writer, app.ErrWriter = stdout, stderr
 	app.EnableBashCompletion = true
 	app.DisableSliceFlagSeparator = true // selectors contain commas
@@ -136,15 +136,6 @@ func noArguments(c *cli.Context) error {
 		return BadUsage(c, fmt.Errorf("unexpected argument %q", c.Args().First()))
 	}
 	return nil
-}
-
-// Version returns the module's version as recorded by the toolchain.
-func Version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	return strings.TrimPrefix(info.Main.Version, "v")
 }
 
 // Action returns a command's action: it reads the flags with read and calls do with the result.

@@ -63,6 +63,7 @@ var rules = []rule{
 	{"internal/treecheck/links", nil},
 	{"internal/treecheck/linear", nil},
 	{"internal/wire", nil},
+	{"internal/wire/version", nil},
 	{"internal/client/pipes", nil},
 	{"internal/query/postings", nil},
 	{"internal/api/compress", nil},
@@ -147,10 +148,10 @@ var rules = []rule{
 	{"internal/agent/hostmetrics", []string{"internal/metric"}},
 	// Nor is the verification, also where a server asks itself: it shares no code with the grinding, only the storage format of
 	// percentiles.
-	{"internal/client", []string{"internal/wire"}},
+	{"internal/client", []string{"internal/wire/version", "internal/wire"}},
 	{"internal/operate/verify", []string{"internal/client", "internal/metric", "internal/blocks/sketch", "internal/wire"}},
 	{"internal/client/transfer", []string{"internal/client", "internal/clock", "internal/wire"}},
-	{"internal/agent", with(nouns, "internal/agent/hostmetrics", "internal/wire")},
+	{"internal/agent", with(nouns, "internal/agent/hostmetrics", "internal/wire/version", "internal/wire")},
 	{"internal/app/demo", []string{"internal/ingest", "internal/metric"}},
 
 	// What people see at a terminal.
@@ -165,7 +166,7 @@ var rules = []rule{
 
 	// The only wiring of servers, and the programs.
 	{"internal/app", []string{"internal/...", "schema"}},
-	{"internal/app/program", []string{"internal/app/terminal"}},
+	{"internal/app/program", []string{"internal/app/terminal", "internal/wire/version"}},
 	{"internal/app/program/programtest", []string{"internal/app/program"}},
 	{"cmd/...", []string{"internal/app", "internal/client", "internal/commands", "internal/config", "internal/app/program", "internal/app/program/programtest"}},
 
