@@ -69,6 +69,25 @@ Examples:
 	}
 }
 
+func healthyCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "healthy",
+		Usage: "tell by the exit code whether a server is ready",
+		Description: `Asks a server, an ingest or an aggregator whether it is ready, for health checks of containers
+without a shell. It does not give up while a server is silent: whoever runs the check must end it.
+
+Examples:
+
+   quern healthy
+   quern healthy --url http://metrics.example:9095
+   QUERN_URL=https://localhost:9095 quern healthy --ca-file ca.pem
+
+Its exit code is 0 when the server is ready, and 1 when it is not, with the reason in one line.`,
+		Flags:  config.HealthyFlags(),
+		Action: program.Action(config.FromHealthy, commands.Healthy),
+	}
+}
+
 func explainCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "explain",

@@ -123,6 +123,23 @@ func (c *Client) send(ctx context.Context, method, path string, query url.Values
 	return resp, nil
 }
 
+// Ready returns nil if the server can serve, else why it cannot, in one line.
+func (c *Client) Ready(ctx context.Context) error {
+	resp, err := c.send(ctx, http.MethodGet, "/-/ready", nil, http.Header{}, nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
+	switch line := strings.Join(strings.Fields(string(text)), " "); {
+	case !strings.HasPrefix(line, "Quern is "):
+		return fmt.Errorf("%s answered %s, which is not a Quern response: check the URL", c.Name(), resp.Status)
+	case resp.StatusCode != http.StatusOK:
+		return errors.New(strings.TrimSuffix(line, "."))
+	}
+	return nil
+}
+
 // Post sends a body and decodes the JSON of the answer into reply, whatever the status. An
 // AwayError means that a retry may succeed; reply then holds what the server reported so far.
 func (c *Client) Post(ctx context.Context, path string, header http.Header, body []byte, reply any) (status int, err error) {

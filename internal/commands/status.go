@@ -22,6 +22,15 @@ import (
 // shownLately is the number of recent runs that are printed.
 const shownLately = 8
 
+// Healthy returns an error unless a server is ready.
+func Healthy(ctx context.Context, server config.Connection, _, stderr io.Writer) error {
+	to, err := server.Client(stderr)
+	if err != nil {
+		return err
+	}
+	return to.Ready(ctx)
+}
+
 // Status prints how far a server's aggregation is.
 func Status(ctx context.Context, cfg config.Status, stdout, stderr io.Writer) error {
 	st, text, err := answered[wire.Status](ctx, &cfg.Connection, stderr, http.MethodGet, wire.StatusPath, nil)

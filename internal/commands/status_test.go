@@ -85,3 +85,23 @@ func TestHostileServers(t *testing.T) {
 	require.Contains(t, out.String(), `a\u009b31m\u007fb`)
 	require.NotContains(t, out.String(), "\u009b")
 }
+
+func TestHealthy(t *testing.T) {
+	for _, c := range []struct {
+		code       int
+		body, want string
+	}{
+		{200, "Quern is ready.\n", ""},
+		{503, "Quern is not ready: nobody at home:\nthe store is unavailable.\n", "Quern is not ready: nobody at home: the store is unavailable"},
+		{200, "<html>", "answered 200 OK, which is not a Quern response: check the URL"},
+		{404, "Not found.", "answered 404 Not Found, which is not a Quern response: check the URL"},
+	} {
+		err := Healthy(t.Context(), config.Connection{URL: answering(t, c.code, c.body)}, nil, io.Discard)
+		if c.want == "" {
+			require.NoError(t, err)
+			continue
+		}
+		require.ErrorContains(t, err, c.want)
+	}
+	require.ErrorContains(t, Healthy(t.Context(), config.Connection{URL: "http://127.0.0.1:1"}, nil, io.Discard), "the server is unavailable: ")
+}

@@ -63,6 +63,9 @@ var StatusFlags, FromStatus = command(func(o *options, s *Status) {
 	o.json(&s.JSON)
 })
 
+// HealthyFlags and FromHealthy are of `quern healthy`.
+var HealthyFlags, FromHealthy = command(func(o *options, c *Connection) { c.addRows(o) })
+
 // ReaggregateFlags and FromReaggregate are of `quern reaggregate`.
 var ReaggregateFlags, FromReaggregate = command(func(o *options, r *Reaggregate) {
 	r.addRows(o)
