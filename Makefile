@@ -4,6 +4,12 @@
 GO            ?= go
 GOFUMPT       := mvdan.cc/gofumpt@v0.12.0
 GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+NFPM          := github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2
+CYCLONEDX     := github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
+
+# What make release builds: the version of the last tag, for these platforms.
+VERSION       ?= $(shell git describe --tags --abbrev=0 --match 'v*' 2>/dev/null | sed 's/^v//')
+PLATFORMS     ?= linux/amd64 linux/arm64 darwin/amd64 darwin/arm64
 
 # Assertions of the numbered invariants are compiled in only under this tag.
 TAGS          := invariants
@@ -32,6 +38,10 @@ run: ## Serve on 127.0.0.1:9095 with demo data (ARGS="--flag ..." adds flags)
 .PHONY: build
 build: ## Build bin/quern, bin/ingest and bin/aggregator
 	$(GO) build -trimpath -o bin/ ./cmd/...
+
+.PHONY: release
+release: ## Build packages, archives, checksums and lists of parts into dist (VERSION=0.1.0)
+	NFPM=$(NFPM) CYCLONEDX=$(CYCLONEDX) deploy/release "$(VERSION)" $(PLATFORMS)
 
 .PHONY: page
 page: ## Build the page from web/ into internal/api/page/dist (needs Node.js and npm)
@@ -65,6 +75,10 @@ test-page: ## Walk through every view of the page in Chromium, and test that it 
 .PHONY: test-programs
 test-programs: ## Take data from Prometheus, from Debian's package
 	$(TIERS) programs
+
+.PHONY: test-release
+test-release: ## Build a release twice, and install, upgrade, remove and purge it in a clean Debian
+	$(TIERS) release
 
 .PHONY: test-rhq
 test-rhq: ## Test the migration of an RHQ server

@@ -52,6 +52,15 @@ complete -c NAME -f -a '(__NAME_complete)'
 `,
 }
 
+// manCommand prints the man page, for packages.
+func manCommand() *cli.Command {
+	return &cli.Command{Name: "man", Hidden: true, Action: func(c *cli.Context) error {
+		page, err := c.App.ToManWithSection(1)
+		fmt.Fprint(c.App.Writer, page)
+		return err
+	}}
+}
+
 func completionCommand(name string) *cli.Command {
 	return &cli.Command{
 		Name:      "completion",

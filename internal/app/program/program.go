@@ -88,7 +88,7 @@ func Run(ctx context.Context, app *cli.App, args []string, stdout, stderr io.Wri
 	app.Writer, app.ErrWriter = stdout, stderr
 	app.EnableBashCompletion = true
 	app.DisableSliceFlagSeparator = true // selectors contain commas
-	app.Commands = append(app.Commands, completionCommand(app.Name))
+	app.Commands = append(app.Commands, completionCommand(app.Name), manCommand())
 	app.OnUsageError = onUsageError
 	app.ExitErrHandler = func(*cli.Context, error) {}
 	// A command without an action of its own shows its help.
