@@ -40,6 +40,7 @@ type goRun struct {
 const (
 	pageModule        = "integration/page"
 	conformanceModule = "internal/promquery/conformance"
+	releaseModule     = "integration/release"
 )
 
 // servers are the packages whose tests start servers, or build programs again and again. They run in parts of their own.
@@ -109,7 +110,7 @@ var reasons = []string{
 var targets = slices.Concat([]target{tierOne}, tierTwo, []target{everything()})
 
 var tierOne = target{"one", "what every change must pass", []part{
-	{Name: "vet", Shows: "go vet, all modules", Runs: []goRun{{Vet: true}, {Dir: pageModule, Vet: true}, {Dir: conformanceModule, Vet: true}}},
+	{Name: "vet", Shows: "go vet, all modules", Runs: []goRun{{Vet: true}, {Dir: pageModule, Vet: true}, {Dir: conformanceModule, Vet: true}, {Dir: releaseModule, Vet: true}}},
 	{Name: "unit", Shows: "each package by itself; behaviours on the model and the embedded store; orders of steps", Runs: []goRun{
 		{Packages: []string{"./..."}, Except: slices.Concat(servers, shared, benchmarks), Skip: slices.Concat(sweeps, costs), Short: true},
 	}},
@@ -146,6 +147,11 @@ var tierTwo = []target{
 	}},
 	{"programs", "a program of others that sends: Prometheus", []part{
 		{Name: "programs", Shows: "programs from Debian's packages", Needs: []need{apt}, Runs: []goRun{{Packages: []string{"./integration/programs"}, Serial: true}}},
+	}},
+	{"release", "packages, archives, images, and the files for clusters", []part{
+		{Name: "release", Shows: "what make release builds, installed in a clean Debian", Needs: []need{apt}, Runs: []goRun{
+			{Dir: releaseModule, Packages: []string{"."}, Serial: true, Timeout: "90m"},
+		}},
 	}},
 	{"rhq", "the migration of an RHQ server", []part{
 		{Name: "rhq", Shows: "the migration over one node", Needs: []need{node}, Runs: []goRun{{Packages: []string{"./integration/migrate"}, Serial: true}}},
