@@ -38,9 +38,6 @@ func (s *server) start(ctx context.Context) {
 		}
 	}
 	often(access.RefreshEvery, "cannot learn of changed tokens; the known ones stay valid", s.tokens.Refresh)
-	if s.dashboards != nil {
-		s.background.Go(func() { s.dashboards.Watch(ctx, s.hangUps(ctx)) })
-	}
 	if s.graphite != nil {
 		s.log.Info("serving Graphite", "graphite_address", s.lines.Addr().String())
 		s.background.Go(func() {

@@ -1,15 +1,11 @@
 package app
 
 import (
-	"context"
 	"crypto/tls"
 	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/quern/quern/internal/access"
 	"github.com/quern/quern/internal/access/webconfig"
@@ -36,14 +32,6 @@ func (s *server) openDashboards() (err error) {
 		Clock: s.clk, Logger: component(s.log, "dashboards"), Metrics: s.metrics,
 	})
 	return err
-}
-
-// hangUps returns SIGHUPs, at which files are read again, until ctx is done.
-func (s *server) hangUps(ctx context.Context) <-chan os.Signal {
-	again := make(chan os.Signal, 1)
-	signal.Notify(again, syscall.SIGHUP)
-	context.AfterFunc(ctx, func() { signal.Stop(again) })
-	return again
 }
 
 // lock says whom the server lets in. It returns an error if that would be strangers.

@@ -164,7 +164,7 @@ func (s *setup) countSeries(index *query.Index, reg *registry.Registry, maxBytes
 	}
 	gauge("quern_registry_series", "Series in the store, including those without any data left.", index.Len)
 	gauge("quern_registry_series_gone", "Series without any data left when --max-series was last reached; they do not count against it.", reg.Gone)
-	gauge("quern_registry_series_limit", "Maximum number of series in the store (--max-series); 0 is no limit.", func() int { return s.cfg.MaxSeries })
+	gauge("quern_registry_series_limit", "Maximum number of series in the store (--max-series); 0 is no limit.", reg.MaxSeries)
 	gauge("quern_registry_series_bytes", "Estimated memory for the labels of all series, including those without any data left, and for their sources.", func() int { return int(reg.Bytes()) })
 	gauge("quern_registry_series_bytes_limit", "Maximum memory for the labels of all series (half of the memory limit); 0 is no limit.", func() int { return int(maxBytes) })
 }

@@ -77,6 +77,7 @@ func (s *server) build(ctx context.Context) (err error) {
 	}
 	if s.roles.ingest {
 		s.startIngest(ctx, s.engine, s.mayNotWrite)
+		s.registry.Store(s.engine.Registry)
 		opts.Annotations = annotations.New(s.engine.Store, s.clk, s.cfg.AnnotationRetention)
 		opts.Appender, opts.BackFiller, opts.Metadata = s.engine.Ingest, s.engine.Ingest, s.engine.catalog
 		if s.lines != nil {
@@ -88,7 +89,7 @@ func (s *server) build(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	opts.Extra = append(opts.Extra, api.NewLogin(door, audit), api.NewTokens(s.tokens), profiles{})
+	opts.Extra = append(opts.Extra, api.NewLogin(door, audit), api.NewTokens(s.tokens), profiles{}, s)
 	if s.http, err = api.New(opts); err != nil {
 		return err
 	}

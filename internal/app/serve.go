@@ -7,10 +7,14 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"os/signal"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -26,6 +30,7 @@ import (
 	"github.com/quern/quern/internal/documents/dashboard"
 	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/protocol/graphite"
+	"github.com/quern/quern/internal/registry"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/wire/version"
 )
@@ -122,6 +127,9 @@ type server struct {
 	graphite *graphite.Server // nil without --graphite-listen
 	tokens   *access.Tokens
 
+	reloading sync.Mutex                        // held while files are read again
+	registry  atomic.Pointer[registry.Registry] // nil until the store is open, and without ingest
+
 	background sync.WaitGroup
 }
 
@@ -187,9 +195,9 @@ func (s *server) run(stopped context.Context, l net.Listener, started func(addr 
 	parts := []part{{
 		"port",
 		func(ctx context.Context) error {
-			if s.web != nil {
-				s.background.Go(func() { s.web.Watch(ctx, s.hangUps(ctx)) })
-			}
+			again := make(chan os.Signal, 1)
+			signal.Notify(again, syscall.SIGHUP)
+			s.background.Go(func() { s.reloads(ctx, again); signal.Stop(again) })
 			if s.shared() {
 				// The store may take long to answer, and whoever watches must see why.
 				s.log.Info("listening", "address", addr)

@@ -23,22 +23,6 @@ type Clock interface {
 // NowMs returns c's time in Unix milliseconds.
 func NowMs(c Clock) int64 { return c.Now().UnixMilli() }
 
-// Repeat calls do every so often until ctx is done, and at once when something is received from again. asked says that it
-// was.
-func Repeat[T any](ctx context.Context, c Clock, every time.Duration, again <-chan T, do func(asked bool)) {
-	for {
-		asked := false
-		select {
-		case <-ctx.Done():
-			return
-		case <-again:
-			asked = true
-		case <-c.After(every):
-		}
-		do(asked)
-	}
-}
-
 // System is the machine's clock.
 type System struct{}
 

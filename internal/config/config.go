@@ -81,6 +81,11 @@ type Config struct {
 	Demo        bool
 
 	Log
+
+	// Texts are the values of all flags, by name.
+	Texts map[string]string
+	// Again reads all again, with the file of --config as it is now.
+	Again func() (Config, error)
 }
 
 // Query limits queries.
@@ -94,7 +99,7 @@ type Query struct {
 }
 
 // ServeFlags and FromServe are of `quern serve`.
-var ServeFlags, FromServe = command(func(o *options, cfg *Config) {
+var ServeFlags, FromServe = process(func(o *options, cfg *Config) {
 	cfg.addProcess(o, "127.0.0.1:9095")
 	o.server().boolean(&cfg.HostMetrics, "host-metrics", true, "collect this host's own metrics")
 	o.server().text(&cfg.Source, "source", "", "source name of this host's metrics (default: the host's name)")
@@ -124,7 +129,7 @@ var ServeFlags, FromServe = command(func(o *options, cfg *Config) {
 })
 
 // IngestFlags and FromIngest are of `ingest`.
-var IngestFlags, FromIngest = command(func(o *options, cfg *Config) {
+var IngestFlags, FromIngest = process(func(o *options, cfg *Config) {
 	cfg.addProcess(o, "127.0.0.1:9095")
 	cfg.addSharedStore(o)
 	cfg.addLadder(o)
@@ -136,7 +141,7 @@ var IngestFlags, FromIngest = command(func(o *options, cfg *Config) {
 })
 
 // AggregatorFlags and FromAggregator are of `aggregator`.
-var AggregatorFlags, FromAggregator = command(func(o *options, cfg *Config) {
+var AggregatorFlags, FromAggregator = process(func(o *options, cfg *Config) {
 	cfg.addProcess(o, "127.0.0.1:9096")
 	cfg.addSharedStore(o)
 	cfg.addLadder(o)

@@ -75,6 +75,8 @@ func TestDefaults(t *testing.T) {
 	require.NoError(t, err)
 	assert.Zero(t, cfg.Made, "as the store has it")
 	assert.Zero(t, cfg.Policy)
+	assert.Equal(t, "info", cfg.Texts["log-level"])
+	cfg.Texts, cfg.Again = nil, nil
 	policy, err := cfg.Policy.New(metric.DefaultLadder())
 	require.NoError(t, err)
 	assert.Equal(t, storage.Policy{
@@ -98,14 +100,14 @@ func TestDefaults(t *testing.T) {
 		MaxBodyBytes: 16 << 20,
 		Query:        Query{Timeout: 2 * time.Minute, Concurrency: 20, Lookback: 5 * time.Minute},
 		HostMetrics:  true,
-		Log:          Log{LogLevel: slog.LevelInfo, LogFormat: "text"},
+		Log:          Log{LogLevel: new(slog.LevelVar), LogFormat: "text"},
 	}, cfg)
 
 	a, err := agent(t)
 	require.NoError(t, err)
 	assert.Equal(t, Agent{
 		Connection: Connection{URL: "http://127.0.0.1:9095"}, Interval: 10 * time.Second, QueueLimit: 200_000,
-		Log: Log{LogLevel: slog.LevelInfo, LogFormat: "text"},
+		Log: Log{LogLevel: new(slog.LevelVar), LogFormat: "text"},
 	}, a)
 }
 
@@ -393,7 +395,8 @@ retention: raw=9d
 		"nothing":           {"data-dir:\n", `line 1: data-dir must be a single value`},
 		"not a number":      {"block-size: many\n", `line 1: block-size many: must be a whole number`},
 		"not a truth value": {"demo: perhaps\n", `line 1: demo perhaps: must be true or false`},
-		"out of bounds":     {"block-size: 0\n", `--block-size 0: must be between 1 and 4096`},
+		"out of bounds":     {"block-size: 0\n", `quern.yaml, line 1: --block-size 0: must be between 1 and 4096`},
+		"no level":          {"demo: true\nlog-level: loud\n", `quern.yaml, line 2: --log-level loud: must be debug`},
 		"not YAML":          {"listen: [\n", `quern.yaml: yaml: `},
 		"no mapping":        {"- listen\n", `quern.yaml: yaml: `},
 		"twice":             {"demo: true\ndemo: false\n", `already defined at line 1`},
@@ -408,6 +411,33 @@ retention: raw=9d
 		require.ErrorIs(t, err, os.ErrNotExist)
 		require.ErrorContains(t, err, "--config: open ")
 	})
+}
+
+// TestAgain: the file is read again as at a start. What is given elsewhere stays, and what is gone from the file has its default.
+func TestAgain(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "quern.yaml")
+	write := func(text string) { require.NoError(t, os.WriteFile(path, []byte(text), 0o600)) }
+	t.Setenv("QUERN_MAX_BODY_BYTES", "7")
+	write("max-series: 5\nmax-body-bytes: 8\nblock-size: 64\nhost-metrics: false\n")
+	cfg, err := serve(t, "--config", path, "--max-series-per-source", "3", "--log-level", "warn")
+	require.NoError(t, err)
+	write("max-series: 6\nmax-series-per-source: 9\nlog-level: debug\nmax-body-bytes: 9\n")
+	for range 2 {
+		next, err := cfg.Again()
+		require.NoError(t, err)
+		require.Equal(t, []any{6, 3, int64(7), slog.LevelWarn, true}, []any{next.MaxSeries, next.MaxSeriesPerSource, next.MaxBodyBytes, next.LogLevel.Level(), next.HostMetrics})
+		require.Zero(t, next.BlockSize, "as the store has it")
+		var differ []string
+		for name, text := range next.Texts {
+			if text != cfg.Texts[name] {
+				differ = append(differ, name)
+			}
+		}
+		require.ElementsMatch(t, []string{"max-series", "block-size", "host-metrics"}, differ)
+	}
+	write("\nmax-series: -1\n")
+	_, err = cfg.Again()
+	require.ErrorContains(t, err, path+", line 2: --max-series -1: must be between")
 }
 
 // TestLocked: addresses that only this machine reaches need no login, and others say whether they have one.

@@ -8,17 +8,18 @@ import (
 
 // Log says what is logged, and how.
 type Log struct {
-	LogLevel  slog.Level
+	LogLevel  slog.Leveler // a *slog.LevelVar, so that it can be changed
 	LogFormat string
 }
 
 // addRows adds the rows of a command that logs.
 func (l *Log) addRows(o *options) {
-	parsed(o.server(), &l.LogLevel, "log-level", "info", "lowest level to log: debug, info, warn or error", func(s string) (level slog.Level, err error) {
+	parsed(o.server(), &l.LogLevel, "log-level", "info", "lowest level to log: debug, info, warn or error", func(s string) (slog.Leveler, error) {
+		level := new(slog.LevelVar)
 		if level.UnmarshalText([]byte(s)) != nil {
-			err = errors.New("must be debug, info, warn or error")
+			return nil, errors.New("must be debug, info, warn or error")
 		}
-		return level, err
+		return level, nil
 	})
 	o.server().oneOf(&l.LogFormat, "log-format", "text", "format of the log on standard error: text or json", "text", "json")
 }

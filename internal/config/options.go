@@ -33,7 +33,8 @@ func command[T any](rows func(*options, *T)) (flags func() []cli.Flag, read func
 		return o.flags
 	}
 	read = func(c *cli.Context) (out T, err error) {
-		if err := applyFile(c); err != nil {
+		places, err := applyFile(c)
+		if err != nil {
 			return out, err
 		}
 		var o options
@@ -41,6 +42,10 @@ func command[T any](rows func(*options, *T)) (flags func() []cli.Flag, read func
 		// The error names all mistakes at once.
 		for _, read := range o.reads {
 			if err := read(c); err != nil {
+				name, _, _ := strings.Cut(err.Error(), " ") // each begins with the option: --name or --name:
+				if at := places[strings.Trim(name, "-:")]; at != "" {
+					err = fmt.Errorf("%s: %w", at, err)
+				}
 				o.errs = append(o.errs, err)
 			}
 		}

@@ -11,16 +11,16 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// census holds the series of the whole store against their limits, in number and in bytes. Without
-// a limit it counts nothing. Series without data do not count in number. They count in bytes,
-// because they stay in memory.
+// census holds the series of the whole store against their limits, in number and in bytes. It counts
+// those that are there already once there is a limit. Series without data do not count in number. They
+// count in bytes, because they stay in memory.
 type census struct {
-	store    storage.Registry
-	max      int
-	maxBytes int64
-	memory   Memory
-	first    limits.Errand
-	leaving  *leaving
+	store          storage.Registry
+	max, perSource atomic.Int64
+	maxBytes       int64
+	memory         Memory
+	first          limits.Errand
+	leaving        *leaving
 	// sources is what the sources in memory take, beside their series.
 	sources atomic.Int64
 
@@ -40,15 +40,18 @@ type grant struct {
 }
 
 func newCensus(store storage.Registry, opts Options) *census {
-	return &census{store: store, max: opts.MaxSeries, maxBytes: opts.MaxBytes, memory: opts.Memory, first: limits.NewErrand(opts.Background), leaving: newLeaving(opts)}
+	c := &census{store: store, maxBytes: opts.MaxBytes, memory: opts.Memory, first: limits.NewErrand(opts.Background), leaving: newLeaving(opts)}
+	c.max.Store(int64(opts.MaxSeries))
+	c.perSource.Store(int64(opts.MaxSeriesPerSource))
+	return c
 }
 
 // reserve counts the claims that there is room for. The caller must release the grant.
 func (c *census) reserve(ctx context.Context, want []*claim) (grant, error) {
-	if c.max <= 0 && c.maxBytes <= 0 || len(want) == 0 {
+	if len(want) == 0 {
 		return grant{claims: want}, nil
 	}
-	if c.max > 0 {
+	if c.max.Load() > 0 {
 		if err := c.first.Do(ctx, func() bool { return !c.isCounted() }, c.count); err != nil {
 			return grant{}, fmt.Errorf("count the series: %w", err)
 		}
@@ -73,10 +76,10 @@ func (c *census) grant(want []*claim) grant {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	g := grant{claims: want}
-	if c.max > 0 {
-		if room := max(0, c.max-c.n+c.leaving.gone()); len(want) > room {
+	if most := int(c.max.Load()); most > 0 {
+		if room := max(0, most-c.n+c.leaving.gone()); len(want) > room {
 			g.claims = want[:room]
-			g.refused = &LimitError{Max: c.max, Refused: len(want) - room}
+			g.refused = &LimitError{Max: most, Refused: len(want) - room}
 		}
 	}
 	if c.maxBytes > 0 {

@@ -149,7 +149,7 @@ func (g *registration) prepare(ctx context.Context, seen map[digest]*claim) erro
 			runtime.Gosched()
 		}
 	}
-	if limit := s.r.opts.MaxSeriesPerSource; limit > 0 {
+	if limit := int(s.r.census.perSource.Load()); limit > 0 {
 		if len(want) > limit-s.Len()+s.leaving.gone() {
 			if err := s.leaving.count(ctx, s.all); err != nil {
 				return err

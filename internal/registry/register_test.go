@@ -97,6 +97,25 @@ func TestLimitsOfEachSource(t *testing.T) {
 	require.Equal(t, append(idRange(6, 2), registry.NoID), c.IDs)
 }
 
+// TestLimitsChange: limits that are set while there are series already hold from then on, as those that were set before.
+func TestLimitsChange(t *testing.T) {
+	r := registry.New(newFakeStore(), registry.Options{})
+	refused := func(n *registry.Newcomers) *registry.LimitError {
+		require.NoError(t, r.Register(t.Context(), []*registry.Newcomers{n}))
+		return n.Refused
+	}
+	a, b := source(t, r, "a"), source(t, r, "b")
+	require.Nil(t, refused(newcomers(a, series(t, "cpu", 0, 1, 2))))
+	r.SetLimits(4, 0)
+	require.Equal(t, &registry.LimitError{Max: 4, Refused: 1}, refused(newcomers(b, series(t, "cpu", 0, 1))))
+	r.SetLimits(0, 3)
+	require.Equal(t, &registry.LimitError{Source: "a", Max: 3, Refused: 1}, refused(newcomers(a, series(t, "cpu", 3))))
+	require.Nil(t, refused(newcomers(b, series(t, "cpu", 1, 2))))
+	r.SetLimits(7, 0)
+	require.Equal(t, 7, r.MaxSeries())
+	require.Equal(t, &registry.LimitError{Max: 7, Refused: 1}, refused(newcomers(a, series(t, "cpu", 3, 4))))
+}
+
 // TestSourcesFailTogether: a claim that fails leaves no series behind, and the next attempts use up no ids.
 func TestSourcesFailTogether(t *testing.T) {
 	for name, took := range map[string]bool{"nothing was stored": false, "all was stored": true} {

@@ -114,6 +114,15 @@ func (e *LimitError) Error() string {
 // recount is how long a count of series without data serves.
 const recount = time.Minute
 
+// SetLimits changes MaxSeries and MaxSeriesPerSource for later registrations.
+func (r *Registry) SetLimits(series, perSource int) {
+	r.census.max.Store(int64(series))
+	r.census.perSource.Store(int64(perSource))
+}
+
+// MaxSeries is the limit of the series of the whole store; 0 is none.
+func (r *Registry) MaxSeries() int { return int(r.census.max.Load()) }
+
 // Gone is the number of series that had no data left when the limit was last reached.
 func (r *Registry) Gone() int { return r.census.leaving.gone() }
 

@@ -16,6 +16,16 @@ type Done struct {
 	Status string `json:"status"`
 }
 
+// Reload is the reply to a reload.
+type Reload struct {
+	Status string `json:"status"`
+	// Read are the files and directories that were read again. Changed are the options that have changed, by name.
+	Read    []string `json:"read"`
+	Changed []string `json:"changed"`
+	// NeedsRestart are those that have changed in the file only.
+	NeedsRestart []string `json:"needs_restart"`
+}
+
 // Error is the reply to a request that fails, and the last line of one that fails in the middle.
 // The status serves clients of Prometheus' API, whose errors have one.
 type Error struct {

@@ -10,7 +10,6 @@ package webconfig
 
 import (
 	"bytes"
-	"context"
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
@@ -38,8 +37,6 @@ import (
 )
 
 const (
-	// Every is the time between two looks at the files.
-	Every = 5 * time.Second
 	// soon is how long before its end a certificate is complained about, and sayEvery how often.
 	soon     = 14 * 24 * time.Hour
 	sayEvery = 6 * time.Hour
@@ -123,38 +120,31 @@ func (c *Config) register() {
 	}
 }
 
-// Watch looks at the files every few seconds until ctx is done, and at once when something is received from again.
-func (c *Config) Watch(ctx context.Context, again <-chan os.Signal) {
-	clock.Repeat(ctx, c.opts.Clock, Every, again, c.Reload)
-}
-
-// Reload reads the files, and uses them if they have changed and can be used. If somebody asked for it, it says so
-// also if nothing has changed.
-func (c *Config) Reload(asked bool) {
+// Reload reads the files, and uses them if they have changed and can be used; if not, the error says why. Reload is called
+// by one goroutine at a time.
+func (c *Config) Reload() error {
 	defer c.lookAtEnd()
 	next, err := load(c.path)
 	if err == nil && next.digest != c.now.Load().digest {
 		err = c.mayFollow(next)
 	}
 	if err != nil {
-		if err.Error() != c.failed || asked {
+		if err.Error() != c.failed {
 			c.good.Set(0)
 			c.reloads.WithLabelValues("failure").Inc()
 			c.opts.Logger.Error("web config file cannot be used as it is now; the earlier one stays in use", "file", c.path, "err", err)
 		}
 		c.failed = err.Error()
-		return
+		return fmt.Errorf("--web.config.file %s: %w", c.path, err)
 	}
 	c.failed = ""
 	c.good.Set(1)
-	switch {
-	case next.digest != c.now.Load().digest:
+	if next.digest != c.now.Load().digest {
 		c.now.Store(next)
 		c.reloads.WithLabelValues("success").Inc()
 		c.opts.Logger.Info("web config file read again", "file", c.path, "users", len(next.users))
-	case asked:
-		c.opts.Logger.Info("web config file read again; nothing has changed", "file", c.path)
 	}
+	return nil
 }
 
 // mayFollow returns why next must not replace what is in use.

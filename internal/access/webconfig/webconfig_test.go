@@ -2,7 +2,6 @@ package webconfig_test
 
 import (
 	"bytes"
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -18,9 +17,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
-	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -271,10 +268,8 @@ func TestClientCertificates(t *testing.T) {
 		func() { w.replace("ca.pem", other.pem()) },
 		func() { w.put("web.yaml", withTLS) },
 	} {
-		w.log.Reset()
 		change()
-		c.Reload(true)
-		require.Contains(t, w.log.String(), "without a restart")
+		require.ErrorContains(t, c.Reload(), "without a restart")
 		require.NoError(t, try(&ca))
 		require.Error(t, try(&other))
 		require.ErrorContains(t, try(nil), "certificate required")
@@ -288,15 +283,13 @@ func TestUsersStay(t *testing.T) {
 	w.put("web.yaml", "basic_auth_users:\n"+user("a")+user("b"))
 	c := w.mustOpen()
 	w.put("web.yaml", "basic_auth_users:\n"+user("b"))
-	c.Reload(false)
+	require.NoError(t, c.Reload())
 	_, stays := c.Fingerprint("a")
 	require.False(t, stays)
 	for _, text := range []string{"", "basic_auth_users: {}\n"} {
 		w.put("web.yaml", text)
-		c.Reload(true)
+		require.ErrorContains(t, c.Reload(), "only a restart can take all users away")
 		require.True(t, c.HasUsers())
-		require.Contains(t, w.log.String(), "only a restart can take all users away")
-		w.log.Reset()
 	}
 }
 
@@ -344,10 +337,10 @@ func TestReload(t *testing.T) {
 	require.True(t, has("one"))
 
 	w.certificate(ca, "second", start.AddDate(1, 0, 0))
-	c.Reload(false)
+	require.NoError(t, c.Reload())
 	require.Equal(t, "second", name())
 	w.put("web.yaml", users("two"))
-	c.Reload(false)
+	require.NoError(t, c.Reload())
 	require.False(t, has("one"), "also not from what was remembered")
 	require.True(t, has("two"))
 	require.InDelta(t, 1, good(), 0)
@@ -365,27 +358,22 @@ func TestReload(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			w.log.Reset()
 			change()
-			c.Reload(false)
+			require.Error(t, c.Reload())
 			require.InDelta(t, 0, good(), 0)
 			require.Contains(t, w.log.String(), "the earlier one stays in use")
 			w.log.Reset()
-			c.Reload(false)
+			require.ErrorContains(t, c.Reload(), "web.yaml")
 			require.Empty(t, w.log.String(), "said once")
-			c.Reload(true)
-			require.NotEmpty(t, w.log.String(), "and to who asks")
 			require.Equal(t, "second", name())
 			require.True(t, has("two"))
 			require.False(t, has("three"))
 
 			w.certificate(ca, "second", start.AddDate(1, 0, 0))
 			w.put("web.yaml", users("two"))
-			c.Reload(false)
+			require.NoError(t, c.Reload())
 			require.InDelta(t, 1, good(), 0)
 		})
 	}
-	w.log.Reset()
-	c.Reload(true)
-	require.Contains(t, w.log.String(), "nothing has changed")
 }
 
 // metric returns the value of a metric without labels.
@@ -414,7 +402,7 @@ func TestCertificateEnds(t *testing.T) {
 
 	logged := func() string {
 		defer w.log.Reset()
-		c.Reload(false)
+		require.NoError(t, c.Reload())
 		return w.log.String()
 	}
 	w.clk.Set(start.Add(17 * 24 * time.Hour))
@@ -431,32 +419,6 @@ func TestCertificateEnds(t *testing.T) {
 	require.Contains(t, logged(), "read again")
 	require.Empty(t, logged())
 	require.InDelta(t, float64(start.AddDate(2, 0, 0).Unix()), metric(t, w.reg, "quern_tls_certificate_not_after_timestamp_seconds"), 0)
-}
-
-// TestWatch: changes are found by time, and at once when asked.
-func TestWatch(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.put("web.yaml", "basic_auth_users:\n  a: "+hash(t, "x")+"\n")
-		c, err := webconfig.Open(w.path(), webconfig.Options{Clock: clock.System{}, Logger: slog.New(slog.DiscardHandler)})
-		require.NoError(t, err)
-		ctx, cancel := context.WithCancel(t.Context())
-		again := make(chan os.Signal)
-		var watching sync.WaitGroup
-		watching.Go(func() { c.Watch(ctx, again) })
-		exists := func(user string) bool { _, ok := c.Fingerprint(user); return ok }
-
-		w.put("web.yaml", "basic_auth_users:\n  b: "+hash(t, "x")+"\n")
-		time.Sleep(webconfig.Every + time.Millisecond)
-		synctest.Wait()
-		require.True(t, exists("b"))
-		w.put("web.yaml", "basic_auth_users:\n  c: "+hash(t, "x")+"\n")
-		again <- syscall.SIGHUP
-		synctest.Wait()
-		require.True(t, exists("c"))
-		cancel()
-		watching.Wait()
-	})
 }
 
 // TestUsers: only a user with the password is let in, and a changed password is another fingerprint.

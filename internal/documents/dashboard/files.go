@@ -1,7 +1,6 @@
 package dashboard
 
 import (
-	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -13,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
@@ -22,8 +20,6 @@ import (
 )
 
 const (
-	// Every is the time between two looks at the files.
-	Every = 5 * time.Second
 	// suffix is that of the files that are read.
 	suffix = ".json"
 	// maxFiles bounds the files that are read.
@@ -71,21 +67,24 @@ func OpenFiles(dir string, opts FilesOptions) (*Files, error) {
 	return f, nil
 }
 
-// Watch looks at the files every few seconds until ctx is done, and at once when something is received from again.
-func (f *Files) Watch(ctx context.Context, again <-chan os.Signal) {
-	clock.Repeat(ctx, f.opts.Clock, Every, again, func(bool) { f.Reload() })
-}
-
-// Reload reads the files, and uses those that have changed and can be used.
-func (f *Files) Reload() {
+// Reload reads the files, and uses those that have changed and can be used; the error says why others cannot. Reload is
+// called by one goroutine at a time.
+func (f *Files) Reload() (failed error) {
 	broke := ""
 	if err := f.read(); err != nil {
 		f.failed.Set(1)
 		if broke = err.Error(); broke != f.broke {
 			f.opts.Logger.Error("directory of dashboards cannot be used; the earlier ones stay in use", "dir", f.dir, "err", err)
 		}
+		failed = fmt.Errorf("--dashboards %s: %w", f.dir, err)
 	}
 	f.broke = broke
+	for _, one := range f.list() {
+		if one.Problem != "" {
+			failed = errors.Join(failed, fmt.Errorf("%s: %s", filepath.Join(f.dir, one.Origin), one.Problem))
+		}
+	}
+	return failed
 }
 
 // get returns what a file has.

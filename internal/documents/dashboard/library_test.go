@@ -2,14 +2,12 @@ package dashboard_test
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -66,12 +64,12 @@ func TestWhatWins(t *testing.T) {
 	}, Body: text}))
 	require.Equal(t, "Stored, ", title())
 	w.put("hosts.json", `{"format":1,"title":"File"}`)
-	w.files.Reload()
+	_ = w.files.Reload()
 	require.Equal(t, "File, hosts.json", title())
 	_, err = l.Put(ctx, "hosts", 1, board(t, "Mine"), "")
 	require.ErrorAs(t, err, new(*dashboard.FixedError))
 	require.NoError(t, os.Remove(filepath.Join(dir, "hosts.json")))
-	w.files.Reload()
+	_ = w.files.Reload()
 	_, err = l.Put(ctx, "hosts", 1, board(t, "Mine"), "")
 	require.NoError(t, err)
 	require.Equal(t, "Mine, ", title())
@@ -142,7 +140,7 @@ func TestFiles(t *testing.T) {
 	w.put(".hidden/x.json", `{"format":1,"title":"Hidden"}`)
 	w.put("note.txt", `no dashboard`)
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "dir.json"), 0o700))
-	w.files.Reload()
+	require.ErrorContains(t, w.files.Reload(), "bad.json: ")
 	ids := func() map[string]dashboard.Head {
 		all, err := l.List(ctx, false)
 		require.NoError(t, err)
@@ -164,7 +162,7 @@ func TestFiles(t *testing.T) {
 
 	w.put("team/shop.json", `{"format":1,"title":"Shop","panel":[]}`)
 	for range 3 {
-		w.files.Reload()
+		_ = w.files.Reload()
 	}
 	require.Equal(t, "Shop", ids()["shop"].Title)
 	require.Contains(t, ids()["shop"].Problem, `unknown field "panel"`)
@@ -173,55 +171,30 @@ func TestFiles(t *testing.T) {
 	require.Contains(t, string(d.Body), `"title":"Shop"`)
 	require.Equal(t, 1, strings.Count(w.log.String(), "unknown field"))
 	w.put("team/shop.json", `{"format":1,"title":"Shop 2"}`)
-	w.files.Reload()
+	_ = w.files.Reload()
 	require.Equal(t, "Shop 2", ids()["shop"].Title)
 
 	// Of two files with one id none is chosen.
 	w.put("zzz/shop.json", `{"format":1,"title":"Other"}`)
-	w.files.Reload()
-	w.files.Reload()
+	_ = w.files.Reload()
+	_ = w.files.Reload()
 	require.Equal(t, "Shop 2", ids()["shop"].Title)
 	require.Equal(t, 1, strings.Count(w.log.String(), "the files team/shop.json and zzz/shop.json have the same id, shop: rename one"))
 	_, err = dashboard.OpenFiles(dir, dashboard.FilesOptions{Clock: clock.System{}, Logger: slog.Default()})
 	require.ErrorContains(t, err, "the same id")
 	require.NoError(t, os.RemoveAll(filepath.Join(dir, "zzz")))
-	w.files.Reload()
+	_ = w.files.Reload()
 
 	// A directory that cannot be read takes nothing away.
 	require.NoError(t, os.Rename(dir, dir+".away"))
-	w.files.Reload()
-	w.files.Reload()
+	_ = w.files.Reload()
+	_ = w.files.Reload()
 	require.Len(t, ids(), 3)
 	require.Equal(t, 1, strings.Count(w.log.String(), "no such file or directory"))
 	require.NoError(t, os.Rename(dir+".away", dir))
 
 	_, err = dashboard.OpenFiles(filepath.Join(dir, "note.txt"), dashboard.FilesOptions{Clock: clock.System{}, Logger: slog.Default()})
 	require.ErrorContains(t, err, "--dashboards")
-}
-
-// TestWatch: a change is noticed by itself, and at once when somebody asks.
-func TestWatch(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newFiles(t, t.TempDir())
-		l, _ := library(t, w.files)
-		ctx, cancel := context.WithCancel(t.Context())
-		again, ended := make(chan os.Signal), make(chan struct{})
-		go func() { w.files.Watch(ctx, again); close(ended) }()
-		w.put("a.json", `{"format":1,"title":"one"}`)
-		time.Sleep(dashboard.Every)
-		synctest.Wait()
-		d, err := l.Get(ctx, "a", 0)
-		require.NoError(t, err)
-		require.Equal(t, "one", d.Title)
-		w.put("a.json", `{"format":1,"title":"two"}`)
-		again <- os.Interrupt
-		synctest.Wait()
-		d, err = l.Get(ctx, "a", 0)
-		require.NoError(t, err)
-		require.Equal(t, "two", d.Title)
-		cancel()
-		<-ended
-	})
 }
 
 // stand replaces variables as the page does.

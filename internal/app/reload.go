@@ -1,0 +1,93 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"net/http"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/quern/quern/internal/access"
+	"github.com/quern/quern/internal/access/route"
+	"github.com/quern/quern/internal/protocol/respond"
+	"github.com/quern/quern/internal/wire"
+)
+
+// reloads looks at the web config file and the dashboards every few seconds until ctx is done, and reloads when something is
+// received from again.
+func (s *server) reloads(ctx context.Context, again <-chan os.Signal) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-again:
+			_, _ = s.reload() // it logs the error
+		case <-s.clk.After(5 * time.Second):
+			s.reloading.Lock()
+			_, _ = s.look() // it logs the error
+			s.reloading.Unlock()
+		}
+	}
+}
+
+// look reads the web config file and the dashboards, and returns what it has read.
+func (s *server) look() (read []string, err error) {
+	if s.web != nil {
+		read, err = append(read, s.cfg.WebConfig), s.web.Reload()
+	}
+	if s.dashboards != nil {
+		read, err = append(read, s.cfg.Dashboards), errors.Join(err, s.dashboards.Reload())
+	}
+	return read, err
+}
+
+// reload reads all files again. Each that can be used as it is now is used, and the options of --config that can change while
+// the process runs do so. The error is about the other files: what they said earlier stays.
+func (s *server) reload() (wire.Reload, error) {
+	s.reloading.Lock()
+	defer s.reloading.Unlock()
+	read, err := s.look()
+	done := wire.Reload{Status: wire.Success, Read: append([]string{}, read...), Changed: []string{}, NeedsRestart: []string{}}
+	if path := s.cfg.Texts["config"]; path != "" {
+		next, broken := s.cfg.Again() // without Texts if it is broken
+		err = errors.Join(err, broken)
+		done.Read = append(done.Read, path)
+		for _, name := range slices.Sorted(maps.Keys(next.Texts)) {
+			if next.Texts[name] == s.cfg.Texts[name] {
+				continue
+			}
+			series := s.registry.Load() // nil before the store is open: then the next reload changes its limits
+			switch {
+			case name == "log-level":
+				s.cfg.LogLevel.(*slog.LevelVar).Set(next.LogLevel.Level())
+			case series != nil && (name == "max-series" || name == "max-series-per-source"):
+				series.SetLimits(next.MaxSeries, next.MaxSeriesPerSource)
+			default:
+				done.NeedsRestart = append(done.NeedsRestart, name)
+				continue
+			}
+			s.cfg.Texts[name] = next.Texts[name]
+			done.Changed = append(done.Changed, name)
+		}
+	}
+	s.log.Info("reloaded", "read", done.Read, "changed", done.Changed, "needs_restart", done.NeedsRestart)
+	if err != nil {
+		s.log.Error("reload: what cannot be used as it is now stays as it was", "err", err)
+	}
+	return done, err
+}
+
+// Register implements api.Registrar: it adds the endpoint that reloads, as in Prometheus.
+func (s *server) Register(to *route.Table) {
+	to.HandleFunc(access.Admin, route.Refused, "POST /-/reload", func(w http.ResponseWriter, _ *http.Request) {
+		done, err := s.reload()
+		if err != nil {
+			respond.Error(w, http.StatusInternalServerError, err.Error())
+			return
+		}
+		respond.JSON(w, http.StatusOK, done)
+	})
+}
