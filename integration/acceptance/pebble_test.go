@@ -17,8 +17,12 @@ func openPebble(t testing.TB, s storage.Settings, r storage.Retention, clk clock
 }
 
 func openPebbleOn(t testing.TB, fs vfs.FS, s storage.Settings, r storage.Retention, clk clock.Clock) func() storage.Store {
+	return openPebbleAt(t, fs, "data", s, r, clk)
+}
+
+func openPebbleAt(t testing.TB, fs vfs.FS, dir string, s storage.Settings, r storage.Retention, clk clock.Clock) func() storage.Store {
 	return func() storage.Store {
-		store, err := pebble.Open("data", pebble.Options{
+		store, err := pebble.Open(dir, pebble.Options{
 			Settings: s, Policy: storage.Policy{Retention: r}.Always, Clock: clk, FS: fs, Logger: slog.New(slog.DiscardHandler),
 			// A test opens hundreds of stores.
 			CacheBytes: 1 << 20, MemTableBytes: 1 << 20, ReserveBytes: 1,

@@ -15,6 +15,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/quern/quern/internal/app/program"
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
@@ -108,6 +109,7 @@ func (o *Opener) openPebble(ctx context.Context, onFatal func(error)) (Store, er
 	st, err := pebble.Open(o.Config.DataDir, pebble.Options{
 		Settings: settings(o.Config.Made),
 		Policy:   o.Config.Policy.New,
+		Version:  program.Version(),
 		Clock:    o.Clock,
 		Logger:   o.Logger.With("component", "pebble"),
 		OnFatal:  onFatal,

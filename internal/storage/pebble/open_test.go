@@ -1,9 +1,11 @@
 package pebble
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -90,12 +92,43 @@ func TestOtherSchemaIsRefused(t *testing.T) {
 	st := mustOpen(t, "/data", Options{Settings: storagetest.TestSettings(), FS: fs})
 	v, err := st.get(metaKey(metaSettings))
 	require.NoError(t, err)
-	other := strings.Replace(string(v), `"schema":4`, `"schema":5`, 1)
-	require.NoError(t, st.db.Set(metaKey(metaSettings), []byte(other), lsm.Sync))
 	require.NoError(t, st.Close())
-	_, err = Open("/data", Options{FS: fs, Logger: quiet()})
-	require.ErrorIs(t, err, storage.ErrSettings)
-	require.ErrorContains(t, err, "schema version 5, this program knows 4")
+	for other, want := range map[string]string{
+		`"schema":5,"version":"0.3.0"`: "schema version 5, this program knows 4: it was written by Quern 0.3.0: use that version or a newer one",
+		`"schema":3`:                   "it was written by Quern of an unknown version: serve it with that version, and copy its data to a new store",
+	} {
+		db, err := lsm.Open("/data", &lsm.Options{FS: fs, FormatMajorVersion: formatVersion, Logger: &pebbleLogger{log: quiet()}})
+		require.NoError(t, err)
+		require.NoError(t, db.Set(metaKey(metaSettings), bytes.Replace(v, []byte(`"schema":4`), []byte(other), 1), lsm.Sync))
+		require.NoError(t, db.Close())
+		_, err = Open("/data", Options{FS: fs, Logger: quiet(), Version: "0.1.0"})
+		require.ErrorIs(t, err, storage.ErrSettings)
+		require.ErrorContains(t, err, want)
+	}
+}
+
+// TestVersionIsRecorded: a program records its version in a store, and says so; a tool without one leaves it.
+func TestVersionIsRecorded(t *testing.T) {
+	noLeaks(t)
+	fs := vfs.NewMem()
+	var log bytes.Buffer
+	for _, c := range []struct{ version, recorded, logged string }{
+		{"", "", ""}, {"0.1.0", "0.1.0", "last_opened_by=unknown version=0.1.0"}, {"0.1.0", "0.1.0", ""}, {"", "0.1.0", ""},
+		{"0.2.0", "0.2.0", "last_opened_by=0.1.0 version=0.2.0"},
+	} {
+		log.Reset()
+		st, err := Open("/data", Options{Settings: storagetest.TestSettings(), FS: fs, Version: c.version, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		require.NoError(t, err)
+		require.NoError(t, st.SetPolicy(t.Context(), st.Settings().Policy), "the settings are written again")
+		v, err := st.get(metaKey(metaSettings))
+		require.NoError(t, err)
+		_, recorded, err := decodeSettings(v)
+		require.NoError(t, err)
+		require.Equal(t, c.recorded, recorded)
+		require.NoError(t, st.Close())
+		require.Contains(t, log.String(), c.logged)
+		require.Equal(t, c.logged != "", strings.Contains(log.String(), "for the first time"))
+	}
 }
 
 // TestFormatVersion checks that the files have the documented version, even with a newer Pebble,

@@ -27,6 +27,9 @@ type Options struct {
 	Settings storage.Settings
 	// Policy returns the policy of a new store. The default is to keep everything for ever.
 	Policy func(metric.Ladder) (storage.Policy, error)
+	// Version is that of the program. The store records it, for programs that do not know the store's format. The default
+	// leaves what is recorded.
+	Version string
 	// Clock tells the time for leases, heartbeats and throttling. The default is the
 	// machine's.
 	Clock clock.Clock

@@ -23,6 +23,7 @@
 package pebble
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -86,6 +87,7 @@ type Store struct {
 	ladder    metric.Ladder
 	groupSize int
 	shards    int
+	version   string // of the program that opened the store
 
 	// settingsWrites is held while changed settings are written, settingsMu while they are copied.
 	settingsWrites sync.Mutex
@@ -357,7 +359,7 @@ func (s *Store) load(o *Options) error {
 			return fmt.Errorf("the store in %s has no settings, so nothing can be read from it", s.dir)
 		}
 		s.settings = o.Settings.OrNew()
-		s.settings.Epochs = slices.Clone(s.settings.Epochs)
+		s.settings.Epochs, s.version = slices.Clone(s.settings.Epochs), o.Version
 		if s.settings.Policy, err = o.policy(s.settings.Ladder); err != nil {
 			return err
 		}
@@ -365,11 +367,19 @@ func (s *Store) load(o *Options) error {
 			return err
 		}
 	} else {
-		if s.settings, err = decodeSettings(recorded); err != nil {
+		if s.settings, s.version, err = decodeSettings(recorded); err != nil {
 			return err
 		}
 		if err := checkSettings(s.dir, &s.settings, &o.Settings); err != nil {
 			return err
+		}
+		if o.Version != "" && o.Version != s.version && !s.salvage {
+			s.log.Info("this version of Quern opens the store for the first time; what is stored keeps its format", "dir", s.dir,
+				"last_opened_by", cmp.Or(s.version, "unknown"), "version", o.Version, "schema", schemaVersion)
+			s.version = o.Version
+			if err := s.putSettings(&s.settings); err != nil {
+				return err
+			}
 		}
 	}
 	expired, err := s.get(metaKey(metaExpired))
@@ -552,7 +562,7 @@ func (s *Store) putCounter(name string, x int64) error {
 }
 
 func (s *Store) putSettings(settings *storage.Settings) error {
-	v, err := encodeSettings(settings)
+	v, err := encodeSettings(settings, s.version)
 	if err != nil {
 		return err
 	}

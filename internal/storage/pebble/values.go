@@ -1,6 +1,7 @@
 package pebble
 
 import (
+	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -117,6 +118,7 @@ func (r *varints) take(n uint64) []byte {
 // settingsValue is how settings are stored. As what only operators read, that is JSON, which any tool can show.
 type settingsValue struct {
 	Schema          int            `json:"schema"`
+	Version         string         `json:"version,omitempty"` // of the program that last opened the store
 	Ladder          string         `json:"ladder"`
 	GroupSize       int            `json:"group_size"`
 	IndexPartitions int            `json:"index_partitions"`
@@ -124,30 +126,36 @@ type settingsValue struct {
 	Policy          storage.Policy `json:"policy"`
 }
 
-func encodeSettings(s *storage.Settings) ([]byte, error) {
+func encodeSettings(s *storage.Settings, version string) ([]byte, error) {
 	return json.Marshal(settingsValue{
-		Schema: schemaVersion, Ladder: s.Ladder.String(), GroupSize: s.GroupSize, IndexPartitions: s.IndexPartitions,
+		Schema: schemaVersion, Version: version, Ladder: s.Ladder.String(), GroupSize: s.GroupSize, IndexPartitions: s.IndexPartitions,
 		Epochs: s.Epochs, Policy: s.Policy,
 	})
 }
 
-func decodeSettings(b []byte) (s storage.Settings, err error) {
+// decodeSettings also returns the version of the program that last opened the store.
+func decodeSettings(b []byte) (s storage.Settings, version string, err error) {
 	v, err := decodeJSON[settingsValue]("settings", b)
 	if err != nil {
-		return s, err
+		return s, "", err
 	}
-	if v.Schema != schemaVersion {
-		return s, fmt.Errorf("%w: the store has schema version %d, this program knows %d: "+
-			"use the program that made it", storage.ErrSettings, v.Schema, schemaVersion)
+	writer := "written by Quern " + cmp.Or(v.Version, "of an unknown version")
+	switch {
+	case v.Schema > schemaVersion:
+		return s, "", fmt.Errorf("%w: the store has schema version %d, this program knows %d: it was %s: use that version or a newer one",
+			storage.ErrSettings, v.Schema, schemaVersion, writer)
+	case v.Schema < schemaVersion:
+		return s, "", fmt.Errorf("%w: the store has schema version %d, this program reads %d only: it was %s: serve it with that version, "+
+			"and copy its data to a new store (docs/backup.md, moving data)", storage.ErrSettings, v.Schema, schemaVersion, writer)
 	}
 	s = storage.Settings{GroupSize: v.GroupSize, IndexPartitions: v.IndexPartitions, Epochs: v.Epochs, Policy: v.Policy}
 	if s.Ladder, err = metric.ParseLadder(v.Ladder); err != nil {
-		return s, fmt.Errorf("%w: recorded settings: %w", storage.ErrCorrupt, err)
+		return s, "", fmt.Errorf("%w: recorded settings: %w", storage.ErrCorrupt, err)
 	}
 	if err := validateSettings(&s); err != nil {
-		return s, fmt.Errorf("%w: recorded %w", storage.ErrCorrupt, err)
+		return s, "", fmt.Errorf("%w: recorded %w", storage.ErrCorrupt, err)
 	}
-	return s, nil
+	return s, v.Version, nil
 }
 
 func decodeJSON[T any](what string, b []byte) (T, error) {
