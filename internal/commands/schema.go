@@ -9,6 +9,7 @@ import (
 	"github.com/quern/quern/internal/app/terminal"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
+	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/cassandra"
 )
 
@@ -45,4 +46,18 @@ func ApplySchema(ctx context.Context, cfg config.Schema, stdout, stderr io.Write
    aggregator                          at least one
 `, cfg.Cluster.Keyspace)
 	return nil
+}
+
+// SchemaRestored prepares tables that were restored from a snapshot for use.
+func SchemaRestored(ctx context.Context, cfg config.Schema, stdout, stderr io.Writer) error {
+	return onStore(ctx, config.Settings{Cluster: cfg.Cluster, Log: cfg.Log}, stderr, func(st storage.Store) error {
+		if err := nobodyRuns(ctx, st); err != nil {
+			return err
+		}
+		next, err := st.(*cassandra.Store).RaiseIDs(ctx)
+		if err == nil {
+			fmt.Fprintf(stdout, "New series of keyspace %s get ids from %d on. Now start the processes.\n", cfg.Cluster.Keyspace, next)
+		}
+		return err
+	})
 }

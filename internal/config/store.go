@@ -48,6 +48,13 @@ var SchemaFlags, FromSchema = command(func(o *options, s *Schema) {
 	s.Log.addRows(o)
 })
 
+// RestoredFlags and FromRestored are of `quern schema restored`.
+var RestoredFlags, FromRestored = command(func(o *options, s *Schema) {
+	o.configFile()
+	s.Cluster.addRows(o)
+	s.Log.addRows(o)
+})
+
 func parseReplication(text string) (string, error) {
 	if text == "" {
 		return "", nil

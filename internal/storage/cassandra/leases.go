@@ -56,8 +56,34 @@ func (s *Store) unused(ctx context.Context, r blocks.Range) error {
 			}
 			return refuse("setting %s says that no id from %d on is in use, but a series has id %d: "+
 				"the setting was put back, or restored from a snapshot that is older than that of the series; "+
-				"raise it above all ids, as docs/backup.md says", settingNextID, next, sch.ID)
+				"stop all processes, and run `quern schema restored`", settingNextID, next, sch.ID)
 		}
 		return nil
 	})
+}
+
+// RaiseIDs raises the next id above all that restored tables have, and returns it. Marks do not count, since they bring no
+// data. Fences need no raise: they are times of the clock. No process may use the store.
+func (s *Store) RaiseIDs(ctx context.Context) (metric.ScheduleID, error) {
+	next, text, err := s.nextID(ctx)
+	if err != nil {
+		return 0, err
+	}
+	lists := []string{cqlListSeries, cqlListScheduleBs, cqlListCache, cqlListRaw}
+	for _, table := range s.tables[1:] {
+		lists = append(lists, fmt.Sprintf(cqlListRollups, table))
+	}
+	for _, cql := range lists {
+		for p, err := range rows[partition](ctx, s.session, manyRows, stmt(cql)) {
+			if err != nil {
+				return 0, err
+			}
+			next = max(next, metric.ScheduleID(p.Group)+4096) // no group or block has more
+		}
+	}
+	ok, err := swapSetting(ctx, s.session, settingNextID, text, strconv.FormatInt(int64(next), 10))
+	if err == nil && !ok {
+		err = errChanged
+	}
+	return next, err
 }

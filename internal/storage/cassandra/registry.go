@@ -22,6 +22,8 @@ const (
 	cqlListSchedule   = `INSERT INTO schedules_by_block (start_schedule_id, schedule_id, labels) VALUES (?, ?, ?)`
 	cqlReadSchedules  = `SELECT schedule_id, labels FROM schedules_by_block WHERE start_schedule_id = ? AND schedule_id >= ? AND schedule_id < ?`
 	cqlListScheduleBs = `SELECT DISTINCT start_schedule_id FROM schedules_by_block`
+	cqlListSeries     = `SELECT schedule_id AS start_schedule_id FROM schedules`
+	cqlListCache      = `SELECT start_schedule_id FROM metrics_cache PER PARTITION LIMIT 1`
 )
 
 // LeasedIDs implements storage.Registry.
