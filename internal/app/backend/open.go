@@ -15,7 +15,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/quern/quern/internal/app/program"
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
@@ -23,6 +22,7 @@ import (
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/cassandra"
 	"github.com/quern/quern/internal/storage/pebble"
+	"github.com/quern/quern/internal/wire/version"
 )
 
 // Store is what every backend has besides the contract.
@@ -109,7 +109,7 @@ func (o *Opener) openPebble(ctx context.Context, onFatal func(error)) (Store, er
 	st, err := pebble.Open(o.Config.DataDir, pebble.Options{
 		Settings: settings(o.Config.Made),
 		Policy:   o.Config.Policy.New,
-		Version:  program.Version(),
+		Version:  version.Read().Version,
 		Clock:    o.Clock,
 		Logger:   o.Logger.With("component", "pebble"),
 		OnFatal:  onFatal,
