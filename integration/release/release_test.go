@@ -3,6 +3,7 @@ package release
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"debug/elf"
 	"encoding/json"
@@ -47,7 +48,7 @@ func build(name, version string) (dist string, err error) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return "", err
 	}
-	cmd := exec.Command("bash", "-euo", "pipefail", "-c", `tar -C "$1" --exclude=./bin --exclude=./dist --exclude=node_modules -c . | tar -C "$2" --no-same-owner -x
+	cmd := exec.CommandContext(context.Background(), "bash", "-euo", "pipefail", "-c", `tar -C "$1" --exclude=./bin --exclude=./dist --exclude=node_modules -c . | tar -C "$2" --no-same-owner -x
 		make -C "$2" release VERSION="$3" PLATFORMS="$4"`, "build", sources, dir, version, "linux/"+runtime.GOARCH)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("make release: %w\n%s", err, out)
