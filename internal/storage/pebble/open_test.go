@@ -113,7 +113,10 @@ func TestVersionIsRecorded(t *testing.T) {
 	fs := vfs.NewMem()
 	var log bytes.Buffer
 	for _, c := range []struct{ version, recorded, logged string }{
-		{"", "", ""}, {"0.1.0", "0.1.0", "last_opened_by=unknown version=0.1.0"}, {"0.1.0", "0.1.0", ""}, {"", "0.1.0", ""},
+		{"", "", ""},
+		{"0.1.0", "0.1.0", "last_opened_by=unknown version=0.1.0"},
+		{"0.1.0", "0.1.0", ""},
+		{"", "0.1.0", ""},
 		{"0.2.0", "0.2.0", "last_opened_by=0.1.0 version=0.2.0"},
 	} {
 		log.Reset()
