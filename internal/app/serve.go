@@ -235,7 +235,7 @@ func (s *server) run(stopped context.Context, l net.Listener, started func(addr 
 			if !s.shared() {
 				answer()
 			}
-			s.log.With("address", addr).With(s.where()...).Info("serving", "version", version.Read().Version, "rollups", s.engine.ladder.String())
+			s.log.With("address", addr).With(s.where()...).Info("serving", "rollups", s.engine.ladder.String(), "version", version.Read().Version)
 			started(addr)
 			return nil
 		},

@@ -91,9 +91,6 @@ func sharedSetup(t *testing.T, does roles) setup {
 func sharedServer(t *testing.T, does roles, st *sharedStore) *server {
 	t.Helper()
 	s := newServer(sharedSetup(t, does))
-	// The registry already has Go's own metrics.
-	s.gathered = prometheus.NewRegistry()
-	s.metrics = s.gathered
 	s.open = func(context.Context, func(error)) (store, error) { return st, nil }
 	return s
 }

@@ -116,7 +116,7 @@ func (w *windowed) mark(atMs int64, window points) float64 {
 	w.single[0].Floats = window
 	w.helper.Ts = atMs + w.args[0].(*parser.MatrixSelector).VectorSelector.(*parser.VectorSelector).Offset.Milliseconds()
 	out, annos := w.compute(nil, w.single, w.args, &w.helper)
-	w.helper.Out = out[:0]
+	w.helper.Out, w.single[0].Floats = out[:0], nil // which is recycled, or let go
 	if len(out) != 1 || len(annos) > 0 {
 		return math.NaN()
 	}
