@@ -2,6 +2,7 @@ package stores
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"regexp"
 	"testing"
@@ -28,7 +29,7 @@ func TestRestored(t *testing.T) {
 	open := openAt(t, opts, storagetest.TestSettings(), nil, clock.System{})
 	ids, now := blocks.NewIDs(1), time.Now().Truncate(time.Hour).UnixMilli()
 	nodetool := func(args ...string) string {
-		out, err := server.Nodetool(t.Context(), args...)
+		out, err := server.Nodetool(context.WithoutCancel(t.Context()), args...) // also when the test has ended
 		require.NoError(t, err)
 		return out
 	}
