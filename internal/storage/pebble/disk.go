@@ -196,7 +196,7 @@ func (fs *guardedFS) createTable(name string, category vfs.DiskWriteCategory, fl
 // while the store is open, watchLog fails the store, because Pebble would panic.
 func (fs *guardedFS) watchLog(name string, f vfs.File, err error) (vfs.File, error) {
 	switch {
-	case !isLog(name):
+	case !isLog(name) || fs.PathBase(fs.PathDir(name)) == checkpointName: // without a checkpoint the store goes on
 		return f, err
 	case err == nil:
 		return &logFile{File: f, failures: fs.disk.failures}, nil

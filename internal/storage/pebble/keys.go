@@ -31,6 +31,7 @@ const (
 	metaClock    = "clock"
 	metaExpired  = "expired"
 	metaFence    = "fence"
+	metaIdentity = "identity"
 	metaNewestID = "newest_id"
 	metaNextID   = "next_id"
 	metaSettings = "settings"

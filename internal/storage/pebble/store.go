@@ -193,6 +193,9 @@ func open(dir string, opts Options, lock *lsm.Lock) (*Store, error) {
 	}
 	s.failures.arm(opts.OnFatal)
 	s.disk.opened()
+	if err := s.RemoveCheckpoint(); err != nil {
+		s.log.Warn("cannot remove the checkpoint of a backup that was cut off", "err", err)
+	}
 	return s, nil
 }
 
