@@ -210,3 +210,35 @@ Its exit code is 1 when something could not be read; OUT then holds all the rest
 		Action: program.Action(config.FromSalvage, commands.Salvage),
 	}
 }
+
+func backupCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "backup",
+		Usage: "back up the embedded store while it runs, and restore it (docs/backup.md)",
+		Subcommands: []*cli.Command{{
+			Name:        "create",
+			Usage:       "have a server back its store up",
+			Description: "The backup goes to the --backup-dest of the server.\n\nExamples:\n\n   quern backup create --token-file admin.token",
+			Flags:       config.CreateBackupFlags(),
+			Action:      asking(program.Action(config.FromCreateBackup, commands.CreateBackup)),
+		}, {
+			Name: "list", ArgsUsage: "DEST",
+			Usage:       "list the backups, oldest first",
+			Description: "Examples:\n\n   quern backup list /mnt/backups\n   quern backup list s3://bucket/quern",
+			Flags:       config.ListBackupsFlags(),
+			Action:      program.Action(config.FromListBackups, commands.ListBackups),
+		}, {
+			Name: "restore", ArgsUsage: "DEST",
+			Usage:       "write a backup to a new directory",
+			Description: "It checks all that it writes. No server is needed.\n\nExamples:\n\n   quern backup restore --to /var/lib/quern-new /mnt/backups",
+			Flags:       config.RestoreBackupFlags(),
+			Action:      program.Action(config.FromRestoreBackup, commands.RestoreBackup),
+		}, {
+			Name: "prune", ArgsUsage: "DEST",
+			Usage:       "remove all but the newest backups",
+			Description: "Examples:\n\n   quern backup prune --keep 14 /mnt/backups",
+			Flags:       config.PruneBackupsFlags(),
+			Action:      program.Action(config.FromPruneBackups, commands.PruneBackups),
+		}},
+	}
+}

@@ -18,6 +18,7 @@ import (
 	"github.com/quern/quern/internal/documents/group"
 	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/operate/aggregation"
+	"github.com/quern/quern/internal/operate/backup"
 	"github.com/quern/quern/internal/operate/deletion"
 	"github.com/quern/quern/internal/operate/explain"
 	"github.com/quern/quern/internal/operate/reaggregate"
@@ -120,6 +121,10 @@ func (s *server) answers(notes *annotations.Book, turns reading.Turns, verificat
 			Querier: e.reader, Ingest: e.Ingest, Kept: again, Clock: s.clk, Logger: component(s.log, "deletion"),
 		})
 	}
+	var backups *backup.Maker
+	if st, ok := e.Store.(backup.Store); ok && s.cfg.BackupDest != "" {
+		backups = &backup.Maker{Store: st, Place: s.cfg.BackupDest, Version: program.Version(), Clock: s.clk}
+	}
 	return []api.Registrar{
 		documents.Dashboards{Library: library},
 		documents.Groups{Shelf: group.Shelf(e.Store, s.clk)},
@@ -128,7 +133,7 @@ func (s *server) answers(notes *annotations.Book, turns reading.Turns, verificat
 			Explainer: explain.New(explain.Parts{
 				Store: e.Store, Index: e.index, Cache: e.Cache, Recovery: e.Recovery, Clock: s.clk,
 			}, s.cfg.Query.MaxSamples),
-			Reaggregator: again, TakeBack: s.cfg.EnableAdminAPI, Clock: s.clk, Turns: turns,
+			Reaggregator: again, TakeBack: s.cfg.EnableAdminAPI, Backups: backups, Clock: s.clk, Turns: turns,
 		}),
 		reading.NewVerify(reading.VerifyOptions{
 			MaxBytes: s.cfg.Query.MaxSamples * query.SampleBytes, TakeBack: s.cfg.EnableAdminAPI,

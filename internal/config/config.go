@@ -33,8 +33,10 @@ type Config struct {
 	DataDir string
 	// AcceptClock takes the clock for right although the embedded store has seen another time.
 	AcceptClock bool
-	Cluster     Cluster
-	Listen      string
+	// BackupDest is where backups go, empty for nowhere.
+	BackupDest string
+	Cluster    Cluster
+	Listen     string
 	// WebConfig is the web config file, empty for none.
 	WebConfig string
 	// Dashboards is a directory of dashboards, empty for none.
@@ -107,8 +109,11 @@ var ServeFlags, FromServe = process(func(o *options, cfg *Config) {
 	o.store().oneOf(&cfg.Store, "store", Pebble, "store to use: pebble (embedded) or cassandra", Pebble, Cassandra)
 	o.store().required(&cfg.DataDir, "data-dir", "./quern-data", "`DIRECTORY` of the embedded store")
 	o.store().boolean(&cfg.AcceptClock, "accept-clock", false, "take this machine's clock for right at this start, although the embedded store has seen another time; give it once")
+	o.store().text(&cfg.BackupDest, "backup-dest", "", "`DIRECTORY` or s3://BUCKET/PREFIX for the backups of the embedded store that 'quern backup create' asks for (default: none)")
 	o.check(func(c *cli.Context) error {
 		switch {
+		case cfg.BackupDest != "" && cfg.Store != Pebble:
+			return errors.New("--backup-dest: needs --store pebble: docs/backup.md says how to back up a cluster")
 		case cfg.AcceptClock && cfg.Store != Pebble:
 			return errors.New("--accept-clock: needs --store pebble: a cluster has clocks of its own, so set the clock that differs (NTP)")
 		case cfg.Demo && cfg.Store != Pebble:

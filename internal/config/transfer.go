@@ -95,3 +95,46 @@ var SalvageFlags, FromSalvage = command(func(o *options, s *Salvage) {
 		return nil
 	})
 })
+
+// Backups holds the options of the commands that need no server: `quern backup list`, `restore` and `prune`.
+type Backups struct {
+	Place, To string
+	// Backup is empty for the newest.
+	Backup string
+	Keep   int
+}
+
+// CreateBackupFlags and FromCreateBackup are of `quern backup create`.
+var CreateBackupFlags, FromCreateBackup = command(func(o *options, c *Connection) { c.addRows(o) })
+
+// ListBackupsFlags and FromListBackups are of `quern backup list`.
+var ListBackupsFlags, FromListBackups = command(func(o *options, b *Backups) { b.addRows(o) })
+
+// RestoreBackupFlags and FromRestoreBackup are of `quern backup restore`.
+var RestoreBackupFlags, FromRestoreBackup = command(func(o *options, b *Backups) {
+	b.addRows(o)
+	o.transfer().required(&b.To, "to", "", "`DIRECTORY` to make, for --data-dir")
+	o.transfer().text(&b.Backup, "backup", "", "`NAME` of the backup (default: the newest)")
+})
+
+// PruneBackupsFlags and FromPruneBackups are of `quern backup prune`.
+var PruneBackupsFlags, FromPruneBackups = command(func(o *options, b *Backups) {
+	b.addRows(o)
+	number(o.transfer(), &b.Keep, "keep", 0, 1, 1<<20, "number of backups to keep, the newest")
+})
+
+// addRows adds DEST, which may stand before the flags.
+func (b *Backups) addRows(o *options) {
+	o.configFile()
+	o.check(func(c *cli.Context) error {
+		if b.Place = c.Args().First(); b.Place == "" || c.NArg()%2 == 0 {
+			return errors.New("name one directory or s3://BUCKET/PREFIX with backups")
+		}
+		for rest := c.Args().Tail(); len(rest) > 0; rest = rest[2:] {
+			if err := c.Set(strings.TrimLeft(rest[0], "-"), rest[1]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}

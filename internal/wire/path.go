@@ -12,6 +12,7 @@ const (
 	SourcesPath     = "/api/v1/sources"
 	ExplainPath     = "/api/v1/explain"
 	ReaggregatePath = "/api/v1/reaggregate"
+	BackupPath      = "/api/v1/admin/backup"
 	VerifyPath      = "/api/v1/verify"
 	DashboardsPath  = "/api/v1/dashboards"
 	GroupsPath      = "/api/v1/groups"

@@ -7,6 +7,7 @@ import (
 	"github.com/quern/quern/internal/access"
 	"github.com/quern/quern/internal/access/route"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/operate/backup"
 	"github.com/quern/quern/internal/operate/explain"
 	"github.com/quern/quern/internal/operate/reaggregate"
 	"github.com/quern/quern/internal/query"
@@ -27,6 +28,8 @@ type OperateOptions struct {
 	// TakeBack lets clients have rows taken back. Such a row may be all that is left of its time, so
 	// this is like deleting.
 	TakeBack bool
+	// Backups makes backups, nil where it cannot.
+	Backups *backup.Maker
 	// Clock is what "now" in a request means. Required.
 	Clock clock.Clock
 	// Turns bound how many requests are answered at once. The default bounds nothing.
@@ -40,6 +43,23 @@ func NewOperate(opts OperateOptions) *Operate { return &Operate{opts} }
 func (h *Operate) Register(to *route.Table) {
 	to.Handle(access.Read, route.Filtered, wire.ExplainPath, h.opts.Turns.query(document(h.explain), "match[]", "time", "limit"))
 	to.Handle(access.Admin, route.Refused, "POST "+wire.ReaggregatePath, h.opts.Turns.export(h.reaggregate, "match[]", "start", "end", "take_back"))
+	to.Handle(access.Admin, route.Refused, "POST "+wire.BackupPath, h.opts.Turns.answering(nil, 0, h.backup))
+}
+
+func (h *Operate) backup(out *lines, r *http.Request) error {
+	if h.opts.Backups == nil {
+		return &forbiddenError{"the server has no place for backups: start it with --backup-dest; docs/backup.md has this, and how to back up a cluster"}
+	}
+	made, err := h.opts.Backups.Create(r.Context(), func(b wire.Backup) error {
+		if err := out.document(b); err != nil {
+			return err
+		}
+		return out.flush()
+	})
+	if err != nil {
+		return err
+	}
+	return out.document(made)
 }
 
 const takeBackOff = "take_back, which deletes rows, is turned off: start the server with --enable-admin-api"

@@ -22,6 +22,7 @@ import (
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/operate/backup"
 	"github.com/quern/quern/internal/protocol/annotations"
 	"github.com/quern/quern/internal/protocol/respond"
 	"github.com/quern/quern/internal/query"
@@ -204,6 +205,8 @@ func failureOf(r *http.Request, err error) failure {
 		f.code, f.message = http.StatusBadRequest, excerpt.Message(bad.Message)
 	case errors.As(err, &forbidden):
 		f.code, f.message = http.StatusForbidden, forbidden.message
+	case errors.Is(err, backup.ErrRunning):
+		f.code = http.StatusConflict
 	default:
 		f.code, f.retryAfter = respond.Failure(r.Context(), err)
 	}

@@ -115,6 +115,7 @@ var rules = []rule{
 
 	// Requests of operators: these read what the runs read, for series that a selector names.
 	{"internal/operate/reaggregate", with(cache, "internal/query")},
+	{"internal/operate/backup", []string{"internal/clock", "internal/wire"}},
 	{"internal/operate/deletion", with(blocks, "internal/query")},
 	{"internal/operate/explain", with(cache, "internal/access/bound", "internal/recovery", "internal/shards", "internal/rollup", "internal/query")},
 
@@ -135,7 +136,7 @@ var rules = []rule{
 	{"internal/protocol/influx", with(protocol, "internal/access", "internal/access/route")},
 	{"internal/protocol/otlp", protocol},
 	{"internal/protocol/remotewrite", protocol},
-	{"internal/api/reading", with(nouns, "internal/access", "internal/access/bound", "internal/protocol/annotations", "internal/access/route", "internal/protocol/jsonscan", "internal/protocol/push", "internal/protocol/respond", "internal/client", "internal/operate/explain", "internal/client/pipes", "internal/query", "internal/operate/reaggregate", "internal/registry", "internal/storage", "internal/operate/verify", "internal/wire")},
+	{"internal/api/reading", with(nouns, "internal/access", "internal/access/bound", "internal/protocol/annotations", "internal/access/route", "internal/protocol/jsonscan", "internal/protocol/push", "internal/protocol/respond", "internal/client", "internal/operate/backup", "internal/operate/explain", "internal/client/pipes", "internal/query", "internal/operate/reaggregate", "internal/registry", "internal/storage", "internal/operate/verify", "internal/wire")},
 	{"internal/api/promapi", with(nouns, "internal/access", "internal/access/bound", "internal/access/route", "internal/protocol/respond", "internal/operate/deletion", "internal/query", "internal/storage")},
 	{"internal/api/documents", []string{"internal/access", "internal/access/route", "internal/protocol/respond", "internal/documents/dashboard", "internal/documents/group", "internal/documents/shelf", "internal/storage", "internal/wire"}},
 	{"internal/api", with(nouns, "internal/access", "internal/access/bound", "internal/access/...", "internal/api/...", "internal/protocol/...", "internal/api/compress", "internal/ingest", "internal/api/page", "internal/query", "internal/wire")},
@@ -160,7 +161,7 @@ var rules = []rule{
 	// Opening the store that the options name, for the servers and for the commands beside them.
 	{"internal/app/backend", with(blocks, "internal/config", "internal/storage", "internal/storage/cassandra", "internal/storage/pebble", "internal/wire/version")},
 	{"internal/commands", with(
-		cache, "internal/access", "internal/api/reading", "internal/access/route", "internal/app/backend", "internal/client", "internal/config", "internal/documents/dashboard", "internal/documents/dashboard/grafana", "internal/operate/explain", "internal/migrate", "internal/migrate/legacy", "internal/client/pipes", "internal/query",
+		cache, "internal/access", "internal/api/reading", "internal/access/route", "internal/app/backend", "internal/client", "internal/config", "internal/documents/dashboard", "internal/documents/dashboard/grafana", "internal/operate/backup", "internal/operate/explain", "internal/migrate", "internal/migrate/legacy", "internal/client/pipes", "internal/query",
 		"internal/operate/reaggregate", "internal/storage/cassandra", "internal/storage/pebble", "internal/app/terminal", "internal/client/transfer", "internal/operate/verify", "internal/wire",
 	)},
 
