@@ -197,7 +197,10 @@ func checksum(content []byte) string { return fmt.Sprintf("%x", sha256.Sum256(co
 
 // Restore writes the files of a backup to a directory that is empty or missing, and checks them. It gets its name when it is whole.
 func (p *Place) Restore(ctx context.Context, m Manifest, to string, progress func(done, total int)) (err error) {
-	if entries, err := os.ReadDir(to); err == nil && len(entries) > 0 {
+	switch entries, err := os.ReadDir(to); {
+	case err != nil && !errors.Is(err, os.ErrNotExist):
+		return err
+	case len(entries) > 0:
 		return fmt.Errorf("%s is not empty: restore to a directory that does not exist", to)
 	}
 	part := filepath.Clean(to) + ".restoring"
@@ -230,7 +233,7 @@ func (p *Place) fetch(ctx context.Context, f file, path string) error {
 	defer in.Close()
 	hash := sha256.New()
 	if err := writeFile(path, io.TeeReader(in, hash)); err != nil {
-		return err
+		return fmt.Errorf("%s/objects/%s: %w", p.Name, f.SHA256, err)
 	}
 	if sum := fmt.Sprintf("%x", hash.Sum(nil)); sum != f.SHA256 {
 		return fmt.Errorf("%s/objects/%s is damaged, it has the checksum %s: restore another backup, and remove the object: the next backup sends it again", p.Name, f.SHA256, sum)

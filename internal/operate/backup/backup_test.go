@@ -232,6 +232,8 @@ func TestRefused(t *testing.T) {
 	full := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(full, "file"), nil, 0o600))
 	require.ErrorContains(t, p.restoreNamed(t, made.Name, full), full+" is not empty")
+	require.ErrorContains(t, p.restoreNamed(t, made.Name, filepath.Join(full, "file")), "not a directory")
+	require.FileExists(t, filepath.Join(full, "file"))
 
 	for _, file := range []string{"backups/" + made.Name + ".json", largest(t, p)} {
 		path := filepath.Join(place, file)

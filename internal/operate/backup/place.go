@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // Place is where backups are.
@@ -15,8 +16,14 @@ type Place struct {
 	Name string
 }
 
-// Open returns the place with a name: a directory.
-func Open(name string) (*Place, error) { return &Place{directory(name), name}, nil }
+// Open returns the place with a name: a directory, or s3://BUCKET/PREFIX.
+func Open(name string) (*Place, error) {
+	if in, ok := strings.CutPrefix(name, "s3://"); ok {
+		b, err := openBucket(in)
+		return &Place{b, name}, err
+	}
+	return &Place{directory(name), name}, nil
+}
 
 // files have names FOLDER/NAME. Errors name the place and the file.
 type files interface {
