@@ -123,7 +123,7 @@ func (s *server) answers(notes *annotations.Book, turns reading.Turns, verificat
 	}
 	var backups *backup.Maker
 	if st, ok := e.Store.(backup.Store); ok && s.cfg.BackupDest != "" {
-		backups = &backup.Maker{Store: st, Place: s.cfg.BackupDest, Version: program.Version(), Clock: s.clk}
+		backups = &backup.Maker{Store: st, Place: s.cfg.BackupDest, Version: version.Read().Version, Clock: s.clk}
 	}
 	return []api.Registrar{
 		documents.Dashboards{Library: library},
