@@ -48,7 +48,7 @@ func (h *Operate) Register(to *route.Table) {
 
 func (h *Operate) backup(out *lines, r *http.Request) error {
 	if h.opts.Backups == nil {
-		return &forbiddenError{"the server has no place for backups: start it with --backup-dest; docs/backup.md has this, and how to back up a cluster"}
+		return &query.RequestError{Message: "the server has no place for backups: start it with --backup-dest; docs/backup.md has this, and how to back up a cluster"}
 	}
 	made, err := h.opts.Backups.Create(r.Context(), func(b wire.Backup) error {
 		if err := out.document(b); err != nil {
