@@ -140,7 +140,7 @@ func makeGolden(t *testing.T) {
 func unpackGolden(t *testing.T, archive, dir string) {
 	f, err := os.Open(archive)
 	require.NoError(t, err)
-	defer f.Close() //nolint:errcheck // it was only read
+	defer f.Close()
 	zr, err := gzip.NewReader(f)
 	require.NoError(t, err)
 	for tr := tar.NewReader(zr); ; {

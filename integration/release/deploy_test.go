@@ -96,7 +96,7 @@ func TestKubernetes(t *testing.T) {
 	assert.Equal(t, set.Spec.Template.Labels, set.Spec.Selector.MatchLabels)
 	quern := set.Spec.Template.Spec.Containers[0]
 	assert.Equal(t, quern.Ports[0].Name, service.Spec.Ports[0].TargetPort.StrVal)
-	assert.Equal(t, instructions(t)["VOLUME"], []string{quern.VolumeMounts[0].MountPath})
+	assert.Equal(t, []string{quern.VolumeMounts[0].MountPath}, instructions(t)["VOLUME"])
 	assert.Equal(t, set.Spec.VolumeClaimTemplates[0].Name, quern.VolumeMounts[0].Name)
 	run(t, filepath.Join(unpacked(t), "quern"), append(quern.Args, "--help")...)
 }

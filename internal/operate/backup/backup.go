@@ -119,7 +119,7 @@ func (p *Place) send(ctx context.Context, path string, objects map[string]int64)
 	if err != nil {
 		return f, 0, err
 	}
-	defer in.Close()
+	defer in.Close() //nolint:errcheck // it was only read
 	hash := sha256.New()
 	if f.Bytes, err = io.Copy(hash, in); err == nil {
 		_, err = in.Seek(0, io.SeekStart)

@@ -3,7 +3,6 @@ package backup
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"io/fs"
 	"log/slog"
 	"math/rand/v2"
@@ -299,7 +298,7 @@ func TestCutOff(t *testing.T) {
 			require.ErrorContains(t, err, place)
 		}
 		_, err = os.Stat(filepath.Join(dir, "checkpoint.tmp"))
-		require.True(t, errors.Is(err, fs.ErrNotExist))
+		require.ErrorIs(t, err, fs.ErrNotExist)
 	}
 	requireChunks(t, restore(t, place, earlier.Name), 200)
 	p, err := Open(place)

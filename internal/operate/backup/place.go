@@ -101,6 +101,6 @@ func syncDir(dir string) error {
 	if err != nil {
 		return err
 	}
-	defer d.Close()
+	defer d.Close() //nolint:errcheck // it was only synced
 	return d.Sync()
 }
