@@ -19,11 +19,12 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/quern/quern/internal/storage/durable"
 )
 
 // load reads the state at path, if there is one.
@@ -48,23 +49,10 @@ func save(path string, state any) error {
 	if err != nil {
 		return err
 	}
-	next := path + ".new"
-	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
+	if err := durable.Write(path+".new", bytes.NewReader(append(text, '\n'))); err != nil {
 		return err
 	}
-	_, err = f.Write(append(text, '\n'))
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(next, path); err != nil {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
+	return durable.Rename(path+".new", path)
 }
 
 // remove removes the state at path, if there is one.

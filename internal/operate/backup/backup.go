@@ -20,6 +20,7 @@ import (
 	"sync"
 
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/storage/durable"
 	"github.com/quern/quern/internal/wire"
 )
 
@@ -221,7 +222,10 @@ func (p *Place) Restore(ctx context.Context, m Manifest, to string, progress fun
 	if err := os.Remove(to); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	return rename(part, filepath.Clean(to))
+	if err := durable.Names(part); err != nil {
+		return err
+	}
+	return durable.Rename(part, filepath.Clean(to))
 }
 
 // fetch writes an object to a file.
@@ -232,7 +236,7 @@ func (p *Place) fetch(ctx context.Context, f file, path string) error {
 	}
 	defer in.Close()
 	hash := sha256.New()
-	if err := writeFile(path, io.TeeReader(in, hash)); err != nil {
+	if err := durable.Write(path, io.TeeReader(in, hash)); err != nil {
 		return fmt.Errorf("%s/objects/%s: %w", p.Name, f.SHA256, err)
 	}
 	if sum := fmt.Sprintf("%x", hash.Sum(nil)); sum != f.SHA256 {

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/quern/quern/internal/storage/durable"
 )
 
 // Place is where backups are.
@@ -44,10 +46,10 @@ func (d directory) put(_ context.Context, name string, from io.Reader, _ int64) 
 	if err := os.Mkdir(filepath.Dir(d.path(name)), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	if err := writeFile(d.path(name)+".part", from); err != nil {
+	if err := durable.Write(d.path(name)+".part", from); err != nil {
 		return err
 	}
-	return rename(d.path(name)+".part", d.path(name))
+	return durable.Rename(d.path(name)+".part", d.path(name))
 }
 
 func (d directory) get(_ context.Context, name string) (io.ReadCloser, error) {
@@ -69,38 +71,3 @@ func (d directory) list(_ context.Context, folder string) (map[string]int64, err
 }
 
 func (d directory) delete(_ context.Context, name string) error { return os.Remove(d.path(name)) }
-
-// writeFile writes a file durably, or removes it.
-func writeFile(path string, from io.Reader) (err error) {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	if _, err = io.Copy(f, from); err == nil {
-		err = f.Sync()
-	}
-	finally(&err, f.Close)
-	if err == nil {
-		return syncDir(filepath.Dir(path))
-	}
-	_ = os.Remove(path)
-	return err
-}
-
-// rename gives a file or a directory its name, durably.
-func rename(from, to string) error {
-	if err := os.Rename(from, to); err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(to))
-}
-
-// syncDir makes the names in a directory durable.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close() //nolint:errcheck // it was only synced
-	return d.Sync()
-}

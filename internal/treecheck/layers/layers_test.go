@@ -64,6 +64,7 @@ var rules = []rule{
 	{"internal/treecheck/linear", nil},
 	{"internal/wire", nil},
 	{"internal/wire/version", nil},
+	{"internal/storage/durable", nil},
 	{"internal/client/pipes", nil},
 	{"internal/query/postings", nil},
 	{"internal/api/compress", nil},
@@ -115,7 +116,7 @@ var rules = []rule{
 
 	// Requests of operators: these read what the runs read, for series that a selector names.
 	{"internal/operate/reaggregate", with(cache, "internal/query")},
-	{"internal/operate/backup", []string{"internal/clock", "internal/wire"}},
+	{"internal/operate/backup", []string{"internal/clock", "internal/storage/durable", "internal/wire"}},
 	{"internal/operate/deletion", with(blocks, "internal/query")},
 	{"internal/operate/explain", with(cache, "internal/access/bound", "internal/recovery", "internal/shards", "internal/rollup", "internal/query")},
 
@@ -151,7 +152,7 @@ var rules = []rule{
 	// percentiles.
 	{"internal/client", []string{"internal/wire/version", "internal/wire"}},
 	{"internal/operate/verify", []string{"internal/client", "internal/metric", "internal/blocks/sketch", "internal/wire"}},
-	{"internal/client/transfer", []string{"internal/client", "internal/clock", "internal/wire"}},
+	{"internal/client/transfer", []string{"internal/client", "internal/clock", "internal/storage/durable", "internal/wire"}},
 	{"internal/agent", with(nouns, "internal/agent/hostmetrics", "internal/wire/version", "internal/wire")},
 	{"internal/app/demo", []string{"internal/ingest", "internal/metric"}},
 
