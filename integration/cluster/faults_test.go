@@ -148,8 +148,9 @@ func TestFaults(t *testing.T) {
 	for _, m := range slices.Concat(ingests, aggregators) {
 		m.now().Stop()
 	}
-	report.Left = pl.left(t)
-	assert.Zero(t, report.Left)
+	left := pl.left(t)
+	report.Left = &left
+	assert.Zero(t, left)
 	chunks, packed := pl.chunks(t)
 	t.Logf("groups of %d schedules: %d raw chunks, %d of them packed", group, chunks, packed)
 	assert.NotEmpty(t, f.injected()) // which kinds is chance

@@ -15,7 +15,8 @@ type Report struct {
 	// Faults counts the faults of each kind. Injected counts the requests that failed inside the
 	// processes, by the way they failed.
 	Faults, Injected map[string]int
-	Left             oracle.Left
+	// Left is nil until all else has been compared.
+	Left *oracle.Left
 }
 
 func (r *Report) String() string {
@@ -40,8 +41,13 @@ func (r *Report) String() string {
 		fmt.Fprintf(&b, "unexpected answer: %s\n", answer)
 	}
 	f := r.Oracle.Found()
+	if r.Left == nil {
+		b.WriteString("NOT COMPARED to the end, so what follows says nothing of the rest\n")
+	}
 	fmt.Fprintf(&b, "%d samples of %d series acknowledged: %d lost, %d doubled, %d wrong; %d roll-up rows wrong\n",
 		r.Oracle.Len(), r.Oracle.Series(), f.Lost, f.Doubled, f.Wrong, f.WrongRows)
-	fmt.Fprintf(&b, "left: %d marks, %d cache blocks, %d open slices", r.Left.Marks, r.Left.CacheBlocks, f.OpenSlices+r.Left.OpenSlices)
+	if r.Left != nil {
+		fmt.Fprintf(&b, "left: %d marks, %d cache blocks, %d open slices", r.Left.Marks, r.Left.CacheBlocks, f.OpenSlices+r.Left.OpenSlices)
+	}
 	return b.String()
 }
