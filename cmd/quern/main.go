@@ -19,6 +19,6 @@ func quern() *cli.App {
 
 to fill a store with 26 hours of generated data and serve it, together with
 this host's own metrics, on http://127.0.0.1:9095.`,
-		Commands: []*cli.Command{serveCommand(), agentCommand(), schemaCommand(), verifyCommand(), migrateCommand(), exportCommand(), importCommand(), backupCommand(), salvageCommand(), reaggregateCommand(), explainCommand(), statusCommand(), healthyCommand(), seriesCommand(), settingsCommand(), annotateCommand(), dashboardCommand(), tokenCommand()},
+		Commands: []*cli.Command{serveCommand(), agentCommand(), schemaCommand(), verifyCommand(), migrateCommand(), exportCommand(), importCommand(), backupCommand(), reaggregateCommand(), explainCommand(), statusCommand(), healthyCommand(), seriesCommand(), settingsCommand(), annotateCommand(), dashboardCommand(), tokenCommand()},
 	}
 }

@@ -187,30 +187,6 @@ Its exit code is 1 when a sample was rejected or a line is malformed; all the re
 	}
 }
 
-func salvageCommand() *cli.Command {
-	return &cli.Command{
-		Name:      "salvage",
-		Usage:     "write the readable samples of a damaged store to a file",
-		ArgsUsage: "DIR OUT",
-		Description: `Reads the embedded store in DIR, which no server may have open, and writes all readable raw samples
-to OUT, as lines that 'quern import' accepts, compressed if the name of OUT ends in .gz or .zst. It
-changes nothing in DIR. It skips what cannot be read, and names the schedules and slices skipped.
-
-It does not write roll-ups: the server that imports OUT grinds them again. Nor does it write documents and
-annotations.
-
-Examples:
-
-   quern salvage /var/lib/quern saved.ndjson.zst
-   quern salvage --overwrite ./quern-data saved.ndjson
-   quern import saved.ndjson.zst
-
-Its exit code is 1 when something could not be read; OUT then holds all the rest.`,
-		Flags:  config.SalvageFlags(),
-		Action: program.Action(config.FromSalvage, commands.Salvage),
-	}
-}
-
 func backupCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "backup",

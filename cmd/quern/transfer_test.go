@@ -16,9 +16,8 @@ import (
 
 func TestTransferUsage(t *testing.T) {
 	for command, want := range map[string][]string{
-		"export":  {"Examples:", "quern export --output week.ndjson.zst", "--part", "$QUERN_MATCH"},
-		"salvage": {"Examples:", "quern salvage [command options] DIR OUT", "quern import saved.ndjson.zst", "--overwrite"},
-		"import":  {"Examples:", "quern import [command options] FILE…", "zcat week.ndjson.gz | quern import -", "$QUERN_GIVE_UP"},
+		"export": {"Examples:", "quern export --output week.ndjson.zst", "--part", "$QUERN_MATCH"},
+		"import": {"Examples:", "quern import [command options] FILE…", "zcat week.ndjson.gz | quern import -", "$QUERN_GIVE_UP"},
 	} {
 		out, err := programtest.Run(t, quern(), command, "--help")
 		require.NoError(t, err)
@@ -26,9 +25,7 @@ func TestTransferUsage(t *testing.T) {
 			assert.Contains(t, out, w)
 		}
 	}
-	assert.Subset(t, complete(t), []string{"export", "import", "salvage"})
-	assert.Equal(t, []string{"--overwrite"}, complete(t, "salvage", "--o"))
-	programtest.Refused(t, quern(), "salvage x", "quern salvage", "name the data directory and the file to write")
+	assert.Subset(t, complete(t), []string{"export", "import"})
 	assert.Equal(t, []string{"--output", "--overwrite"}, complete(t, "export", "--o"))
 	assert.Equal(t, []string{"--rate"}, complete(t, "import", "--r"))
 

@@ -32,13 +32,6 @@ type Import struct {
 	GiveUp time.Duration
 }
 
-// Salvage holds the validated options of `quern salvage`.
-type Salvage struct {
-	Dir       string
-	Output    string
-	Overwrite bool
-}
-
 // ExportFlags and FromExport are of `quern export`.
 var ExportFlags, FromExport = command(func(o *options, e *Export) {
 	e.addRows(o)
@@ -79,18 +72,6 @@ var ImportFlags, FromImport = command(func(o *options, i *Import) {
 			return errors.New("name the files to import, or - for standard input")
 		case len(i.Files) > 1 && slices.Contains(i.Files, "-"):
 			return errors.New("-: standard input cannot be combined with files")
-		}
-		return nil
-	})
-})
-
-// SalvageFlags and FromSalvage are of `quern salvage`.
-var SalvageFlags, FromSalvage = command(func(o *options, s *Salvage) {
-	o.configFile()
-	o.transfer().boolean(&s.Overwrite, "overwrite", false, "start over, even if OUT exists")
-	o.check(func(c *cli.Context) error {
-		if s.Dir, s.Output = c.Args().Get(0), c.Args().Get(1); c.NArg() != 2 || s.Dir == "" || s.Output == "" {
-			return errors.New("name the data directory and the file to write: quern salvage DIR OUT")
 		}
 		return nil
 	})

@@ -95,12 +95,6 @@ func (r *keyRanges) past(k []byte) (to []byte) {
 
 // firstReadable returns the first key of [lower, upper) that can be read, nil if there is none. If
 // it skips unreadable keys, lost is the end of the last range skipped.
-func (s *Store) firstReadable(lower, upper []byte) (first, lost []byte, err error) {
-	at := cursor{store: s}
-	defer at.close()
-	return at.firstReadable(lower, upper)
-}
-
 func (c *cursor) firstReadable(lower, upper []byte) (first, lost []byte, err error) {
 	for bytes.Compare(lower, upper) < 0 {
 		if to := c.store.unreadable.past(lower); to != nil {
@@ -162,14 +156,10 @@ func (s *Store) nextBlock(name string, from, end []byte) (next []byte, err error
 	return next, nil
 }
 
-// lost reports that a range of a table's keys cannot be read: to the log at most once a minute, to
-// onLost each time.
+// lost logs that a range of a table's keys cannot be read, at most once a minute.
 func (s *Store) lost(what string) {
 	if skipped, ok := s.lostSaid.Pass(); ok {
 		s.log.Error("stored data cannot be read and is skipped", "what", what, "more_since_last", skipped)
-	}
-	if s.onLost != nil {
-		s.onLost(what)
 	}
 }
 
@@ -258,7 +248,7 @@ func (s *Store) plausible(fromMs, toMs int64) (int64, int64) {
 // name and what to do.
 func plain(err error) error {
 	if info := lsm.ExtractDataCorruptionInfo(err); info != nil {
-		return fmt.Errorf("%s is damaged: %w: restore the directory from a backup, or see 'quern salvage --help'", path.Base(info.Path), info.Details)
+		return fmt.Errorf("%s is damaged: %w: restore the directory from a backup", path.Base(info.Path), info.Details)
 	}
 	return err
 }

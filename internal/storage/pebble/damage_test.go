@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"log/slog"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -244,45 +245,39 @@ func TestDamagedBlockOfRollups(t *testing.T) {
 	require.NoError(t, st.WriteRollups(t.Context(), 1, 1, all))
 	damageBlocks(t, st, fs, appendRollupKey(nil, 1, st.periodMs(1), schedules/2, crashStart+hours/2*benchHourMs))
 
-	for name, open := range map[string]func(string, Options) (*Store, error){"for writing": Open, "read-only": OpenReadOnly} {
-		t.Run(name, func(t *testing.T) {
-			var said []string
-			opts := damagedOptions(fs)
-			opts.OnLost = func(what string) { said = append(said, what) }
-			st, err := open("/data", opts)
+	opts, said := damagedOptions(fs), &lostLog{}
+	opts.Logger = slog.New(said)
+	st = mustOpen(t, "/data", opts)
+	read := func(ids blocks.Range) (whole, damaged []metric.RollupRow) {
+		seen := map[[2]int64]bool{}
+		for r, err := range st.Rollups(t.Context(), 1, ids, crashStart, crashStart+hours*benchHourMs) {
 			require.NoError(t, err)
-			read := func(ids blocks.Range) (whole, damaged []metric.RollupRow) {
-				seen := map[[2]int64]bool{}
-				for r, err := range st.Rollups(t.Context(), 1, ids, crashStart, crashStart+hours*benchHourMs) {
-					require.NoError(t, err)
-					k := [2]int64{int64(r.Schedule), r.TimeMs}
-					require.False(t, seen[k], "%v comes twice", k)
-					seen[k] = true
-					if r.Damaged {
-						damaged = append(damaged, r)
-						continue
-					}
-					require.Equal(t, want[k], r)
-					whole = append(whole, r)
-				}
-				require.Len(t, seen, ids.Len()*hours)
-				return whole, damaged
+			k := [2]int64{int64(r.Schedule), r.TimeMs}
+			require.False(t, seen[k], "%v comes twice", k)
+			seen[k] = true
+			if r.Damaged {
+				damaged = append(damaged, r)
+				continue
 			}
-			_, lost := read(blocks.Range{End: schedules})
-			require.NotEmpty(t, lost)
-			require.Less(t, len(lost), 400, "more than a block holds")
-			require.Len(t, said, 1)
-			first, last := lost[0].Schedule, lost[len(lost)-1].Schedule
-			require.Contains(t, said[0], fmt.Sprintf("1h rows of the schedules %d to %d from 2025-11-21T", first, last))
-			for id := range metric.ScheduleID(schedules) {
-				_, damaged := read(blocks.Range{Start: id, End: id + 1})
-				if id < first || id > last {
-					require.Empty(t, damaged, "schedule %d", id)
-				}
-			}
-			require.NoError(t, st.Close())
-		})
+			require.Equal(t, want[k], r)
+			whole = append(whole, r)
+		}
+		require.Len(t, seen, ids.Len()*hours)
+		return whole, damaged
 	}
+	_, lost := read(blocks.Range{End: schedules})
+	require.NotEmpty(t, lost)
+	require.Less(t, len(lost), 400, "more than a block holds")
+	require.Len(t, said.what, 1)
+	first, last := lost[0].Schedule, lost[len(lost)-1].Schedule
+	require.Contains(t, said.what[0], fmt.Sprintf("1h rows of the schedules %d to %d from 2025-11-21T", first, last))
+	for id := range metric.ScheduleID(schedules) {
+		_, damaged := read(blocks.Range{Start: id, End: id + 1})
+		if id < first || id > last {
+			require.Empty(t, damaged, "schedule %d", id)
+		}
+	}
+	require.NoError(t, st.Close())
 }
 
 // Whatever time is asked for, a damaged first block of raw chunks costs what is in it.
@@ -298,11 +293,7 @@ func TestDamagedFirstBlockOfRaw(t *testing.T) {
 	}
 	putBeforeRaw(t, st)
 	damageBlocks(t, st, fs, rawKey(&crashBatch(0).Raw[0]))
-	st, err = OpenReadOnly("/data", damagedOptions(fs))
-	require.NoError(t, err)
-	from, to, err := st.RawSpan()
-	require.NoError(t, err)
-	require.Equal(t, [2]int64{crashStart, crashStart + dayMs}, [2]int64{from, to})
+	st = mustOpen(t, "/data", damagedOptions(fs))
 	read := func(ids blocks.Range, fromMs, toMs int64) (found, damaged int) {
 		for c, err := range st.RawChunks(t.Context(), ids, fromMs, toMs) {
 			require.NoError(t, err)

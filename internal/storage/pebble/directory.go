@@ -117,7 +117,7 @@ func (s *Store) examine(opts *Options) (exists bool, err error) {
 	if hasMarker(names, versionMarker) && !slices.ContainsFunc(names, isLog) {
 		return false, incomplete(s.dir, fmt.Errorf("it has no *%s, which hold what was written last", logSuffix))
 	}
-	if err := s.openReadOnly(opts, false); err != nil {
+	if err := s.openReadOnly(opts); err != nil {
 		return false, err
 	}
 	var first []byte
@@ -148,12 +148,10 @@ func checkFormatVersion(dir string, files vfs.FS) error {
 	return nil
 }
 
-// openReadOnly opens the database without writing. With lenient it also opens a database whose
-// tables are missing.
-func (s *Store) openReadOnly(opts *Options, lenient bool) error {
+// openReadOnly opens the database without writing.
+func (s *Store) openReadOnly(opts *Options) error {
 	err := s.run("open", func() (err error) {
 		p := s.pebbleOptions(opts)
-		p.DisableConsistencyCheck = lenient
 		s.readerOptions = p.MakeReaderOptions()
 		p.FS, p.ReadOnly, p.CacheSize = opts.FS, true, min(opts.CacheBytes, 8<<20)
 		s.db, err = lsm.Open(s.dir, p)
@@ -177,5 +175,5 @@ func incomplete(dir string, err error) error {
 		err = fmt.Errorf("%s, and %d more like it", lines[0], len(lines)-1)
 	}
 	return damage{fmt.Errorf("the store in %s is incomplete: %w; nothing in the directory was changed: "+
-		"restore the directory from a backup, or see 'quern salvage --help'", dir, err)}
+		"restore the directory from a backup", dir, err)}
 }

@@ -142,11 +142,11 @@ func liveFiles(t *testing.T, disk vfs.FS) files {
 	found := filesIn(t, disk, "/data")
 	opts := sweepOptions()
 	opts.FS = disk
-	st, err := OpenReadOnly("/data", opts)
-	require.NoError(t, err)
+	st := newStore("/data", &opts, nil)
+	require.NoError(t, st.openReadOnly(&opts))
 	levels, err := st.db.SSTables()
 	require.NoError(t, err)
-	require.NoError(t, st.Close())
+	require.NoError(t, st.closeDB())
 	live := map[string]bool{}
 	for _, level := range levels {
 		for _, table := range level {
@@ -173,7 +173,7 @@ func TestRefusals(t *testing.T) {
 		files files
 		says  []string
 	}
-	emptyDirectory, backup := "choose an empty directory", "restore the directory from a backup, or see 'quern salvage --help'"
+	emptyDirectory, backup := "choose an empty directory", "restore the directory from a backup"
 	cases := map[string]refusal{
 		"documents":                   {files{"a": "", "b": "", "c": "", "d": "", "e": "", "f": "", "g": ""}, []string{"holds no store", "a, b, c, d, e and 2 more", emptyDirectory}},
 		"somebody's log":              {files{"000001.log": "x"}, []string{"000001.log", emptyDirectory}},

@@ -2,6 +2,7 @@ package pebble
 
 import (
 	"fmt"
+	"log/slog"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -87,8 +88,8 @@ func TestPowerLossOfDocuments(t *testing.T) {
 // replaced. Of a document nobody knows the version.
 func TestForeignDocumentsAndItems(t *testing.T) {
 	noLeaks(t)
-	var lost []string
-	opts := Options{Settings: storagetest.TestSettings(), FS: vfs.NewMem(), Clock: newClock(), Logger: quiet(), OnLost: func(what string) { lost = append(lost, what) }}
+	clk, lost := newClock(), &lostLog{}
+	opts := Options{Settings: storagetest.TestSettings(), FS: vfs.NewMem(), Clock: clk, Logger: slog.New(lost)}
 	st := mustOpen(t, "/data", opts)
 	t.Cleanup(func() { require.NoError(t, st.Close()) })
 	ctx := t.Context()
@@ -107,7 +108,8 @@ func TestForeignDocumentsAndItems(t *testing.T) {
 			heads = append(heads, h)
 		}
 		require.Equal(t, []storage.DocumentHead{keptDocument(0, 1).DocumentHead, keptDocument(2, 1).DocumentHead}, heads)
-		require.Contains(t, lost[len(lost)-1], `kind "1"`)
+		require.Contains(t, lost.what[len(lost.what)-1], `kind "1"`)
+		clk.Jump(time.Minute) // the log says it again
 		_, err := st.Document(ctx, key)
 		for _, err := range []error{err, st.PutDocument(ctx, keptDocument(1, 2)), st.ForgetDocument(ctx, key, 1)} {
 			require.ErrorIs(t, err, storage.ErrCorrupt)
@@ -155,9 +157,8 @@ func TestDamagedBlocksOfDocuments(t *testing.T) {
 				require.NoError(t, st.Write(t.Context(), crashBatch(n))) // raw chunks lie between the two tables
 			}
 			damageBlocks(t, st, fs, key)
-			var lost []string
-			opts := damagedOptions(fs)
-			opts.OnLost = func(what string) { lost = append(lost, what) }
+			opts, lost := damagedOptions(fs), &lostLog{}
+			opts.Logger = slog.New(lost)
 			st = mustOpen(t, "/data", opts)
 			listed := map[string]bool{}
 			for h, err := range st.Documents(t.Context(), "kind") {
@@ -177,7 +178,7 @@ func TestDamagedBlocksOfDocuments(t *testing.T) {
 				require.Len(t, ids, count)
 				require.Less(t, len(listed), count)
 				require.Greater(t, len(listed), count-8)
-				require.Equal(t, []string{"some documents of the kind kind"}, lost)
+				require.Equal(t, []string{"some documents of the kind kind"}, lost.what)
 			}
 			for n := range count {
 				next := doc(n)

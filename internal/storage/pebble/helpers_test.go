@@ -1,6 +1,7 @@
 package pebble
 
 import (
+	"context"
 	"log/slog"
 	"testing"
 	"time"
@@ -11,6 +12,24 @@ import (
 )
 
 // quiet returns a logger for tests that provoke errors.
+// lostLog keeps what the log says is lost.
+type lostLog struct {
+	slog.Handler
+	what []string
+}
+
+func (l *lostLog) Enabled(context.Context, slog.Level) bool { return true }
+
+func (l *lostLog) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == "stored data cannot be read and is skipped" {
+		r.Attrs(func(a slog.Attr) bool {
+			l.what = append(l.what, a.Value.String())
+			return false
+		})
+	}
+	return nil
+}
+
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 // noLeaks asserts that the test leaves no goroutine behind. Each test calls it separately, because

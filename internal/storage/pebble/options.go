@@ -47,8 +47,6 @@ type Options struct {
 	// ReserveBytes is the free space below which the store accepts no more data. The log must not
 	// fail, and so always has room. The default is 256 MiB, or an 8th of the file system where that is less.
 	ReserveBytes int64
-	// OnLost is called each time a read skips data that cannot be read. The default is no call.
-	OnLost func(what string)
 	// OnFatal is called, once and in its own goroutine, when the store cannot continue because its
 	// log cannot be written. What was acknowledged is on disk; opening the store again recovers it.
 	// The default is to panic.

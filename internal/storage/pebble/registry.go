@@ -219,14 +219,7 @@ func (s *Store) Schedules(ctx context.Context, ids blocks.Range) iter.Seq2[stora
 		if ids.Start >= ids.End {
 			return
 		}
-		var around aroundFunc
-		if s.salvage {
-			around = func(from, to []byte) bool {
-				s.lost(fmt.Sprintf("labels of some of the schedules %d to %d, and so their samples", getInt(from[1:]), getInt(to[1:])))
-				return true
-			}
-		}
-		scan(ctx, s, "schedules", scheduleKey(ids.Start), scheduleKey(ids.End), nil, parseSchedule, around, yield)
+		scan(ctx, s, "schedules", scheduleKey(ids.Start), scheduleKey(ids.End), nil, parseSchedule, nil, yield)
 	}
 }
 

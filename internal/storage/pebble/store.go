@@ -119,12 +119,8 @@ type Store struct {
 
 	readerOptions sstable.ReaderOptions
 	unreadable    keyRanges
-	// salvage says that what can be read of the series is better than nothing.
-	salvage bool
 
 	lostSaid *limits.Throttle
-	// onLost is called for all data that reads skip; nil means no call.
-	onLost func(what string)
 
 	fences fences
 }
@@ -211,57 +207,8 @@ func newStore(dir string, opts *Options, lock *lsm.Lock) *Store {
 		dir: dir, lock: lock, failures: failures, disk: newDisk(dir, opts, failures),
 		clk: opts.Clock, log: opts.Logger, expired: map[string]int64{},
 		fences:   fences{leases: map[int]storage.Lease{}},
-		lostSaid: limits.NewThrottle(opts.Clock, time.Minute), onLost: opts.OnLost,
+		lostSaid: limits.NewThrottle(opts.Clock, time.Minute),
 	}
-}
-
-// OpenReadOnly opens the store in dir to read what can be read, even if the store is not whole. It
-// writes nothing to the directory, and writes to the store fail.
-func OpenReadOnly(dir string, opts Options) (*Store, error) {
-	exists, err := opts.claim(dir)
-	if err != nil {
-		return nil, err
-	}
-	if !exists {
-		return nil, fmt.Errorf("there is no store in %s", dir)
-	}
-	lock, err := lockDirectory(dir, opts.FS)
-	if err != nil {
-		return nil, err
-	}
-	s := newStore(dir, &opts, lock)
-	s.salvage = true
-	if err := s.openReadOnly(&opts, true); err != nil {
-		return nil, errors.Join(err, lock.Close())
-	}
-	if err := s.run("open "+dir, func() error { return s.load(&opts) }); err != nil {
-		return nil, errors.Join(err, s.closeDB(), lock.Close())
-	}
-	s.failures.arm(opts.OnFatal)
-	return s, nil
-}
-
-// RawSpan returns the time from the first to the last day that has raw chunks, in Unix ms: [fromMs,
-// toMs). Chunks before the first that can be read are left out.
-func (s *Store) RawSpan() (fromMs, toMs int64, err error) {
-	fromMs, toMs = clampTimes(math.MinInt64, math.MaxInt64)
-	first, lost, err := s.firstReadable(rawDayKey(fromMs), appendInt([]byte{tableRaw}, toMs))
-	if err != nil {
-		return 0, 0, convert("raw days", err)
-	}
-	if lost != nil {
-		s.lost("raw chunks before all others")
-	}
-	if first == nil {
-		return 0, 0, nil
-	}
-	at := cursor{store: s}
-	defer at.close()
-	days, err := s.rawDays(&at, getInt(first[1:]), toMs)
-	if err != nil {
-		return 0, 0, convert("raw days", err)
-	}
-	return days[0], days[len(days)-1] + dayMs, nil
 }
 
 // openDB opens the database once the directory is known to be the store's.
@@ -376,7 +323,7 @@ func (s *Store) load(o *Options) error {
 		if err := checkSettings(s.dir, &s.settings, &o.Settings); err != nil {
 			return err
 		}
-		if o.Version != "" && o.Version != s.version && !s.salvage {
+		if o.Version != "" && o.Version != s.version {
 			s.log.Info("this version of Quern opens the store for the first time; what is stored keeps its format", "dir", s.dir,
 				"last_opened_by", cmp.Or(s.version, "unknown"), "version", o.Version, "schema", schemaVersion)
 			s.version = o.Version
