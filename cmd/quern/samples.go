@@ -204,6 +204,12 @@ func backupCommand() *cli.Command {
 			Flags:       config.ListBackupsFlags(),
 			Action:      program.Action(config.FromListBackups, commands.ListBackups),
 		}, {
+			Name: "verify", ArgsUsage: "DEST",
+			Usage:       "read a backup and check it",
+			Description: "It names each object that is missing or damaged. No server is needed.\n\nExamples:\n\n   quern backup verify s3://bucket/quern",
+			Flags:       config.VerifyBackupFlags(),
+			Action:      program.Action(config.FromVerifyBackup, commands.VerifyBackup),
+		}, {
 			Name: "restore", ArgsUsage: "DEST",
 			Usage:       "write a backup to a new directory",
 			Description: "It checks all that it writes. No server is needed.\n\nExamples:\n\n   quern backup restore --to /var/lib/quern-new /mnt/backups",

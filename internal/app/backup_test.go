@@ -35,9 +35,10 @@ func TestBackup(t *testing.T) {
 	out.Reset()
 	cfg := config.Backups{Place: again.cfg.BackupDest, To: filepath.Join(t.TempDir(), "restored"), Keep: 1}
 	require.NoError(t, commands.ListBackups(t.Context(), cfg, &out, nil))
+	require.NoError(t, commands.VerifyBackup(t.Context(), cfg, &out, nil))
 	require.NoError(t, commands.RestoreBackup(t.Context(), cfg, &out, nil))
 	require.NoError(t, commands.PruneBackups(t.Context(), cfg, &out, nil))
-	require.Regexp(t, `^BACKUP +BYTES\n`+name+` +\d+\nrestored `+name+` to `+cfg.To+`\n0 backups removed\n$`, out.String())
+	require.Regexp(t, `^BACKUP +BYTES\n`+name+` +\d+\n`+name+` is whole\n`+name+` was restored to `+cfg.To+`\n0 backups removed\n$`, out.String())
 	restored := testServer(t)
 	restored.cfg.DataDir = cfg.To
 	running(t, restored)

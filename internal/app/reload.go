@@ -27,21 +27,21 @@ func (s *server) reloads(ctx context.Context, again <-chan os.Signal) {
 			_, _ = s.reload() // it logs the error
 		case <-s.clk.After(5 * time.Second):
 			s.reloading.Lock()
-			_, _ = s.look() // it logs the error
+			_ = s.look() // it logs the error
 			s.reloading.Unlock()
 		}
 	}
 }
 
-// look reads the web config file and the dashboards, and returns what it has read.
-func (s *server) look() (read []string, err error) {
+// look reads the web config file and the dashboards.
+func (s *server) look() (err error) {
 	if s.web != nil {
-		read, err = append(read, s.cfg.WebConfig), s.web.Reload()
+		err = s.web.Reload()
 	}
 	if s.dashboards != nil {
-		read, err = append(read, s.cfg.Dashboards), errors.Join(err, s.dashboards.Reload())
+		err = errors.Join(err, s.dashboards.Reload())
 	}
-	return read, err
+	return err
 }
 
 // reload reads all files again. Each that can be used as it is now is used, and the options of --config that can change while
@@ -49,12 +49,11 @@ func (s *server) look() (read []string, err error) {
 func (s *server) reload() (wire.Reload, error) {
 	s.reloading.Lock()
 	defer s.reloading.Unlock()
-	read, err := s.look()
-	done := wire.Reload{Status: wire.Success, Read: append([]string{}, read...), Changed: []string{}, NeedsRestart: []string{}}
-	if path := s.cfg.Texts["config"]; path != "" {
+	err := s.look()
+	done := wire.Reload{Status: wire.Success, Changed: []string{}, NeedsRestart: []string{}}
+	if s.cfg.Texts["config"] != "" {
 		next, broken := s.cfg.Again() // without Texts if it is broken
 		err = errors.Join(err, broken)
-		done.Read = append(done.Read, path)
 		for _, name := range slices.Sorted(maps.Keys(next.Texts)) {
 			if next.Texts[name] == s.cfg.Texts[name] {
 				continue
@@ -73,7 +72,7 @@ func (s *server) reload() (wire.Reload, error) {
 			done.Changed = append(done.Changed, name)
 		}
 	}
-	s.log.Info("reloaded", "read", done.Read, "changed", done.Changed, "needs_restart", done.NeedsRestart)
+	s.log.Info("reloaded", "changed", done.Changed, "needs_restart", done.NeedsRestart)
 	if err != nil {
 		s.log.Error("reload: what cannot be used as it is now stays as it was", "err", err)
 	}

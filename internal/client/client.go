@@ -16,7 +16,6 @@ import (
 	"strings"
 
 	"github.com/quern/quern/internal/wire"
-	"github.com/quern/quern/internal/wire/version"
 )
 
 // Client sends requests to one server.
@@ -114,8 +113,7 @@ func (c *Client) send(ctx context.Context, method, path string, query url.Values
 	if err != nil {
 		return nil, err
 	}
-	req.Header = header.Clone()
-	req.Header.Set("User-Agent", "quern/"+version.Read().Version)
+	req.Header = header
 	resp, err := cmp.Or(c.HTTP, http.DefaultClient).Do(req)
 	if err != nil {
 		return nil, &AwayError{fmt.Errorf("the server is unavailable: %w", err)}

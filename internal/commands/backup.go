@@ -55,8 +55,24 @@ func ListBackups(ctx context.Context, cfg config.Backups, stdout, _ io.Writer) e
 	return errors.Join(err, w.Flush())
 }
 
+// VerifyBackup reads a backup and checks it.
+func VerifyBackup(ctx context.Context, cfg config.Backups, stdout, stderr io.Writer) error {
+	return readBackup(ctx, cfg, stdout, stderr, func(p *backup.Place, m backup.Manifest, progress func(done, total int)) (string, error) {
+		return "is whole", p.Verify(ctx, m, progress)
+	})
+}
+
 // RestoreBackup writes a backup to a directory.
 func RestoreBackup(ctx context.Context, cfg config.Backups, stdout, stderr io.Writer) error {
+	return readBackup(ctx, cfg, stdout, stderr, func(p *backup.Place, m backup.Manifest, progress func(done, total int)) (string, error) {
+		return "was restored to " + cfg.To, p.Restore(ctx, m, cfg.To, progress)
+	})
+}
+
+// readBackup reads the backup that cfg names, or the newest, and prints what has been done with it.
+func readBackup(ctx context.Context, cfg config.Backups, stdout, stderr io.Writer,
+	do func(*backup.Place, backup.Manifest, func(done, total int)) (string, error),
+) error {
 	place, err := backup.Open(cfg.Place)
 	if err != nil {
 		return err
@@ -69,15 +85,16 @@ func RestoreBackup(ctx context.Context, cfg config.Backups, stdout, stderr io.Wr
 		cfg.Backup = names[len(names)-1]
 	}
 	m, err := place.Read(ctx, cfg.Backup)
-	if err == nil {
-		bar := bar{out: stderr}
-		err = place.Restore(ctx, m, cfg.To, func(done, total int) { bar.at(int64(done), int64(total), "Restoring files") })
-		bar.end()
+	if err != nil {
+		return err
 	}
+	bar := bar{out: stderr}
+	done, err := do(place, m, func(done, total int) { bar.at(int64(done), int64(total), "Reading files") })
+	bar.end()
 	if err == nil {
-		fmt.Fprintf(stdout, "restored %s to %s\n", cfg.Backup, cfg.To)
+		fmt.Fprintln(stdout, cfg.Backup, done)
 	}
-	return stopped(ctx, err, "stopped: nothing was restored")
+	return stopped(ctx, err, "stopped before the end of the backup")
 }
 
 // PruneBackups removes old backups.

@@ -77,7 +77,7 @@ var ImportFlags, FromImport = command(func(o *options, i *Import) {
 	})
 })
 
-// Backups holds the options of the commands that need no server: `quern backup list`, `restore` and `prune`.
+// Backups holds the options of the commands that need no server: `quern backup list`, `verify`, `restore` and `prune`.
 type Backups struct {
 	Place, To string
 	// Backup is empty for the newest.
@@ -93,16 +93,24 @@ var ListBackupsFlags, FromListBackups = command(func(o *options, b *Backups) { b
 
 // RestoreBackupFlags and FromRestoreBackup are of `quern backup restore`.
 var RestoreBackupFlags, FromRestoreBackup = command(func(o *options, b *Backups) {
-	b.addRows(o)
+	b.addNamed(o)
 	o.transfer().required(&b.To, "to", "", "`DIRECTORY` to make, for --data-dir")
-	o.transfer().text(&b.Backup, "backup", "", "`NAME` of the backup (default: the newest)")
 })
+
+// VerifyBackupFlags and FromVerifyBackup are of `quern backup verify`.
+var VerifyBackupFlags, FromVerifyBackup = command(func(o *options, b *Backups) { b.addNamed(o) })
 
 // PruneBackupsFlags and FromPruneBackups are of `quern backup prune`.
 var PruneBackupsFlags, FromPruneBackups = command(func(o *options, b *Backups) {
 	b.addRows(o)
 	number(o.transfer(), &b.Keep, "keep", 0, 1, 1<<20, "number of backups to keep, the newest")
 })
+
+// addNamed adds DEST and the name of a backup there.
+func (b *Backups) addNamed(o *options) {
+	b.addRows(o)
+	o.transfer().text(&b.Backup, "backup", "", "`NAME` of the backup (default: the newest)")
+}
 
 // addRows adds DEST, which may stand before the flags.
 func (b *Backups) addRows(o *options) {

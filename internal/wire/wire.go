@@ -19,8 +19,7 @@ type Done struct {
 // Reload is the reply to a reload.
 type Reload struct {
 	Status string `json:"status"`
-	// Read are the files and directories that were read again. Changed are the options that have changed, by name.
-	Read    []string `json:"read"`
+	// Changed are the options that have changed, by name.
 	Changed []string `json:"changed"`
 	// NeedsRestart are those that have changed in the file only.
 	NeedsRestart []string `json:"needs_restart"`

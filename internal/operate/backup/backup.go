@@ -7,6 +7,7 @@ package backup
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -18,6 +19,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/storage/durable"
@@ -198,11 +200,8 @@ func checksum(content []byte) string { return fmt.Sprintf("%x", sha256.Sum256(co
 
 // Restore writes the files of a backup to a directory that is empty or missing, and checks them. It gets its name when it is whole.
 func (p *Place) Restore(ctx context.Context, m Manifest, to string, progress func(done, total int)) (err error) {
-	switch entries, err := os.ReadDir(to); {
-	case err != nil && !errors.Is(err, os.ErrNotExist):
-		return err
-	case len(entries) > 0:
-		return fmt.Errorf("%s is not empty: restore to a directory that does not exist", to)
+	if err := syscall.Rmdir(to); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("%s: %w: restore to a directory that does not exist", to, err)
 	}
 	part := filepath.Clean(to) + ".restoring"
 	if err := errors.Join(os.RemoveAll(part), os.Mkdir(part, 0o700)); err != nil {
@@ -215,12 +214,10 @@ func (p *Place) Restore(ctx context.Context, m Manifest, to string, progress fun
 	}()
 	for i, f := range m.Files {
 		progress(i, len(m.Files))
-		if err := p.fetch(ctx, f, filepath.Join(part, filepath.Base(f.Name))); err != nil {
+		path := filepath.Join(part, filepath.Base(f.Name))
+		if err := p.fetch(ctx, f, func(from io.Reader) error { return durable.Write(path, from) }); err != nil {
 			return err
 		}
-	}
-	if err := os.Remove(to); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
 	}
 	if err := durable.Names(part); err != nil {
 		return err
@@ -228,15 +225,27 @@ func (p *Place) Restore(ctx context.Context, m Manifest, to string, progress fun
 	return durable.Rename(part, filepath.Clean(to))
 }
 
-// fetch writes an object to a file.
-func (p *Place) fetch(ctx context.Context, f file, path string) error {
+// Verify reads a backup. The error names each object that is missing or damaged.
+func (p *Place) Verify(ctx context.Context, m Manifest, progress func(done, total int)) (err error) {
+	for i := 0; i < len(m.Files) && ctx.Err() == nil; i++ {
+		progress(i, len(m.Files))
+		err = errors.Join(err, p.fetch(ctx, m.Files[i], func(from io.Reader) error {
+			_, err := io.Copy(io.Discard, from)
+			return err
+		}))
+	}
+	return cmp.Or(ctx.Err(), err)
+}
+
+// fetch reads an object.
+func (p *Place) fetch(ctx context.Context, f file, read func(io.Reader) error) error {
 	in, err := p.get(ctx, "objects/"+f.SHA256)
 	if err != nil {
 		return err
 	}
 	defer in.Close()
 	hash := sha256.New()
-	if err := durable.Write(path, io.TeeReader(in, hash)); err != nil {
+	if err := read(io.TeeReader(in, hash)); err != nil {
 		return fmt.Errorf("%s/objects/%s: %w", p.Name, f.SHA256, err)
 	}
 	if sum := fmt.Sprintf("%x", hash.Sum(nil)); sum != f.SHA256 {

@@ -119,6 +119,15 @@ func (p *Place) restoreNamed(t *testing.T, name, dir string) error {
 	return p.Restore(t.Context(), m, dir, func(int, int) {})
 }
 
+func (p *Place) verifyNamed(t *testing.T, name string) error {
+	t.Helper()
+	m, err := p.Read(t.Context(), name)
+	if err != nil {
+		return err
+	}
+	return p.Verify(t.Context(), m, func(int, int) {})
+}
+
 // TestBesideIngest: each of some backups beside ingest has what was acknowledged before it began.
 func TestBesideIngest(t *testing.T) {
 	st, place := open(t, t.TempDir()), t.TempDir()
@@ -230,7 +239,7 @@ func TestRefused(t *testing.T) {
 
 	full := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(full, "file"), nil, 0o600))
-	require.ErrorContains(t, p.restoreNamed(t, made.Name, full), full+" is not empty")
+	require.ErrorContains(t, p.restoreNamed(t, made.Name, full), full+": directory not empty: restore to a directory that does not exist")
 	require.ErrorContains(t, p.restoreNamed(t, made.Name, filepath.Join(full, "file")), "not a directory")
 	require.FileExists(t, filepath.Join(full, "file"))
 
@@ -241,15 +250,17 @@ func TestRefused(t *testing.T) {
 		spoilt := slices.Clone(whole)
 		spoilt[len(spoilt)/2] ^= 1
 		require.NoError(t, os.WriteFile(path, spoilt, 0o600))
-		err = p.restoreNamed(t, made.Name, target)
-		require.ErrorContains(t, err, path)
-		require.ErrorContains(t, err, "another backup")
-		require.NotContains(t, err.Error(), "\n")
+		for _, err := range []error{p.restoreNamed(t, made.Name, target), p.verifyNamed(t, made.Name)} {
+			require.ErrorContains(t, err, path)
+			require.ErrorContains(t, err, "another backup")
+			require.NotContains(t, err.Error(), "\n")
+		}
 		entries, err := os.ReadDir(filepath.Dir(target))
 		require.NoError(t, err)
 		require.Empty(t, entries)
 		require.NoError(t, os.WriteFile(path, whole, 0o600))
 	}
+	require.NoError(t, p.verifyNamed(t, made.Name))
 	require.NoError(t, p.restoreNamed(t, made.Name, target))
 	requireChunks(t, target, 10)
 }

@@ -94,8 +94,8 @@ func TestOtherSchemaIsRefused(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, st.Close())
 	for other, want := range map[string]string{
-		`"schema":5,"version":"0.3.0"`: "schema version 5, this program knows 4: it was written by Quern 0.3.0: use that version or a newer one",
-		`"schema":3`:                   "it was written by Quern of an unknown version: serve it with that version, and copy its data to a new store",
+		`"schema":5,"version":"0.3.0"`: "schema version 5, this program knows 4: serve it with Quern 0.3.0, or copy its data",
+		`"schema":3`:                   "schema version 3, this program knows 4: serve it with Quern of an unknown version, or copy its data to a new store",
 	} {
 		db, err := lsm.Open("/data", &lsm.Options{FS: fs, FormatMajorVersion: formatVersion, Logger: &pebbleLogger{log: quiet()}})
 		require.NoError(t, err)

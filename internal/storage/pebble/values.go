@@ -139,14 +139,9 @@ func decodeSettings(b []byte) (s storage.Settings, version string, err error) {
 	if err != nil {
 		return s, "", err
 	}
-	writer := "written by Quern " + cmp.Or(v.Version, "of an unknown version")
-	switch {
-	case v.Schema > schemaVersion:
-		return s, "", fmt.Errorf("%w: the store has schema version %d, this program knows %d: it was %s: use that version or a newer one",
-			storage.ErrSettings, v.Schema, schemaVersion, writer)
-	case v.Schema < schemaVersion:
-		return s, "", fmt.Errorf("%w: the store has schema version %d, this program reads %d only: it was %s: serve it with that version, "+
-			"and copy its data to a new store (docs/backup.md, moving data)", storage.ErrSettings, v.Schema, schemaVersion, writer)
+	if v.Schema != schemaVersion {
+		return s, "", fmt.Errorf("%w: the store has schema version %d, this program knows %d: serve it with Quern %s, "+
+			"or copy its data to a new store (docs/backup.md, moving data)", storage.ErrSettings, v.Schema, schemaVersion, cmp.Or(v.Version, "of an unknown version"))
 	}
 	s = storage.Settings{GroupSize: v.GroupSize, IndexPartitions: v.IndexPartitions, Epochs: v.Epochs, Policy: v.Policy}
 	if s.Ladder, err = metric.ParseLadder(v.Ladder); err != nil {
