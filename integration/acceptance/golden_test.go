@@ -77,9 +77,13 @@ func TestGoldenStores(t *testing.T) {
 			sent := Start(t, Backend{Open: openPebble}, Config{Start: goldenEnd.Truncate(24*time.Hour).AddDate(0, 0, -1)})
 			sent.live(s.Oracle.Acknowledged)
 			require.Equal(t, sent.IDs(), s.IDs())
+			require.Len(t, s.IDs(), 3)
+			require.Equal(t, sent.schedules(), s.schedules())
 			for level := metric.Raw + 1; level <= s.cfg.Ladder.Top(); level++ {
 				require.NotEmpty(t, s.Rows(level))
 				require.Equal(t, sent.Rows(level), s.Rows(level))
+				require.NotEmpty(t, s.slices(level-1))
+				require.Equal(t, sent.slices(level-1), s.slices(level-1))
 			}
 			require.Equal(t, sent.chunks(), s.chunks())
 			require.NotZero(t, s.chunks()[true], "packed")
@@ -99,6 +103,21 @@ func TestGoldenStores(t *testing.T) {
 			require.Len(t, s.IDs(), 4)
 		})
 	}
+}
+
+func (s *System) schedules() (all []storage.Schedule) {
+	for schedule, err := range s.inspect().Schedules(s.t.Context(), s.allIDs()) {
+		require.NoError(s.t, err)
+		all = append(all, schedule)
+	}
+	return all
+}
+
+func (s *System) slices(b metric.Bucket) []storage.SliceState {
+	from, to := s.timesMs()
+	states, err := s.inspect().Slices(s.t.Context(), b, from, to)
+	require.NoError(s.t, err)
+	return states
 }
 
 // chunks counts the raw chunks that are packed (true) and that are as they were written.
