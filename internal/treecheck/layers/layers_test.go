@@ -153,7 +153,8 @@ var rules = []rule{
 	{"internal/client", []string{"internal/wire/version", "internal/wire"}},
 	{"internal/operate/verify", []string{"internal/client", "internal/metric", "internal/blocks/sketch", "internal/wire"}},
 	{"internal/client/transfer", []string{"internal/client", "internal/clock", "internal/storage/durable", "internal/wire"}},
-	{"internal/agent", with(nouns, "internal/agent/hostmetrics", "internal/wire/version", "internal/wire")},
+	{"internal/agent/spool", nouns},
+	{"internal/agent", with(nouns, "internal/agent/hostmetrics", "internal/agent/spool", "internal/wire/version", "internal/wire")},
 	{"internal/app/demo", []string{"internal/ingest", "internal/metric"}},
 
 	// What people see at a terminal.
@@ -193,7 +194,7 @@ var drivers = []struct {
 	Prefix string
 	Within []string
 }{
-	{"github.com/cockroachdb/pebble", []string{"internal/storage/...", "internal/query/querytest", "bench/..."}},
+	{"github.com/cockroachdb/pebble", []string{"internal/storage/...", "internal/query/querytest", "internal/agent/spool", "bench/..."}},
 	{"github.com/gocql/gocql", []string{"internal/storage/...", "bench/...", "integration/..."}},
 	{"github.com/apache/cassandra-gocql-driver", []string{"internal/storage/...", "bench/..."}},
 	{"github.com/scylladb/", []string{"internal/storage/...", "bench/..."}},
