@@ -30,7 +30,7 @@ func TestHelp(t *testing.T) {
 		{[]string{"serve", "--help"}, []string{"Examples:", "quern serve --demo", "--rollups", "$QUERN_ROLLUPS", "SIGTERM"}},
 		{[]string{"schema", "apply", "--help"}, []string{"Examples:", "quern schema apply --replication dc1=3,dc2=3", "--cassandra-hosts", "$QUERN_KEYSPACE"}},
 		{[]string{"migrate", "--help"}, []string{"Examples:", "quern migrate --names names.csv", "--from-keyspace", "$QUERN_FROM_KEYSPACE", "--drop"}},
-		{[]string{"agent", "-h"}, []string{"Examples:", "quern agent --url", "--queue-limit", "$QUERN_QUEUE_LIMIT"}},
+		{[]string{"agent", "-h"}, []string{"Examples:", "quern agent --url", "--spool-bytes", "$QUERN_SPOOL_BYTES"}},
 		{[]string{"reaggregate", "--help"}, []string{"Examples:", "quern reaggregate --match", "--start", "$QUERN_MATCH"}},
 		{[]string{"explain", "--help"}, []string{"Examples:", "quern explain --match", "--time", "--limit"}},
 	} {

@@ -39,8 +39,8 @@ func agentCommand() *cli.Command {
 		Name:  "agent",
 		Usage: "measure this host and send reports to a server",
 		Description: `Reads processor, memory, disk, network and load at a fixed interval and sends the
-readings as measurement reports. While the server is unavailable, reports wait in memory,
-up to a limit, and are sent later.
+readings as measurement reports. While the server is unavailable, they wait in a directory,
+up to a limit, and are sent later, also by the next process.
 
 Examples:
 

@@ -1,11 +1,13 @@
 // Package agent measures one host at a fixed interval and sends what it measured to
-// a server, with a bounded queue in between for the time that the server is away.
+// a server, with a spool in between for the time that the server is away.
 // docs/agent.md is its manual.
 package agent
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -16,6 +18,7 @@ import (
 	"time"
 
 	"github.com/quern/quern/internal/agent/hostmetrics"
+	"github.com/quern/quern/internal/agent/spool"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/metric"
@@ -29,19 +32,40 @@ const (
 	maxTopics = 64
 )
 
-// Measurement is one measured value. It has the fields of the server's own type, in
-// order, so that a sender within the server's process converts one to the other.
+// Measurement is one measured value.
 type Measurement struct {
-	Metric string
-	Labels []metric.Label
-	TimeMs int64
-	Value  float64
+	Metric string            `json:"metric"`
+	Labels map[string]string `json:"labels,omitempty"`
+	TimeMs int64             `json:"time"`
+	Value  float64           `json:"value"`
 }
 
-// Report is measurements of one source, oldest first.
+// Report is measurements of one source.
 type Report struct {
-	Source       string
-	Measurements []Measurement
+	Source       string        `json:"source"`
+	Measurements []Measurement `json:"measurements"`
+}
+
+// hostStream is the stream of what the host is: a line of JSON for each reading, which is a Report.
+const hostStream = "host"
+
+// Batch is what one request sends.
+type Batch struct {
+	Samples int
+	// Body is reports as JSON, one after another.
+	Body []byte
+}
+
+// Reports decodes the body.
+func (b *Batch) Reports() (reports []Report, err error) {
+	for d := json.NewDecoder(bytes.NewReader(b.Body)); d.More(); {
+		var r Report
+		if err := d.Decode(&r); err != nil {
+			return nil, err
+		}
+		reports = append(reports, r)
+	}
+	return reports, nil
 }
 
 // Collector measures; hostmetrics.Collector implements it. Along with an error it may return what
@@ -50,18 +74,18 @@ type Collector interface {
 	Collect(ctx context.Context) ([]hostmetrics.Measurement, error)
 }
 
-// Sender delivers reports. The error says what the agent does next:
+// Sender delivers batches. The error says what the agent does next:
 //
 //   - nil: everything was accepted.
 //   - *RejectedError: accepted, apart from what the error names.
-//   - ErrTooLarge: sent again in halves; a single measurement is dropped.
+//   - ErrTooLarge: sent again in halves; a single reading is dropped.
 //   - ErrRefused: dropped, since it would be refused again.
 //   - *RetryError: sent again, not before the time it names.
 //   - Any other error: sent again after a while.
 //
-// Send MUST NOT keep the report or change it.
+// Send MUST NOT keep the batch or change it.
 type Sender interface {
-	Send(ctx context.Context, r Report) error
+	Send(ctx context.Context, b Batch) error
 }
 
 // The errors of a sender for a report that the server cannot accept as it is.
@@ -105,11 +129,8 @@ type Options struct {
 	// Interval is the time between two measurements, which are aligned to it in UTC. The default is
 	// 10s.
 	Interval time.Duration
-	// QueueLimit is the maximum number of measurements that wait for the server. Beyond it the
-	// oldest are dropped. The default is 200,000, which is ten hours of 50 series.
-	QueueLimit int
-	// RequestLimit is the maximum number of measurements in one report. The default is 5,000.
-	RequestLimit int
+	// RequestBytes is how many bytes of several readings may go in one request, before compression. The default is 1 MiB.
+	RequestBytes int
 	// Jitter is a random number in [0, 1), which spreads the retries of many agents.
 	// The default is rand.Float64.
 	Jitter func() float64
@@ -121,7 +142,7 @@ const (
 	// The wait after a failure doubles from minBackoff to maxBackoff.
 	minBackoff = 500 * time.Millisecond
 	maxBackoff = 30 * time.Second
-	// grace is how long Run still sends queued measurements after its context has ended.
+	// grace is how long Run still sends what is in the spool after its context has ended.
 	grace = 5 * time.Second
 )
 
@@ -131,11 +152,11 @@ const maxRetryAfter = 5 * time.Minute
 
 // Agent measures and sends. Its invariants:
 //
-//  1. A measurement leaves the queue when the server has accepted it, when it can never be
-//     accepted, or when it is the oldest of a full queue. The last two are counted and logged.
-//  2. Measurements are sent in the order of their time. A failed report is sent again together with
-//     newer measurements, up to RequestLimit.
-//  3. At most one report is under way.
+//  1. A measurement leaves the spool when the server has accepted it, when it can never be
+//     accepted, or when the spool drops it. The last two are counted and logged.
+//  2. Measurements are sent in the order of their time, and only from the spool: what is sent again
+//     after a crash has the same time, and so counts once.
+//  3. At most one request is under way.
 type Agent struct {
 	opts      Options
 	collector Collector
@@ -144,30 +165,29 @@ type Agent struct {
 	log       *slog.Logger
 	topics    *limits.Topics
 
-	queue queue
-	// wake holds a token when the queue may have something to send.
-	wake chan struct{}
+	spool *spool.Spool
 
-	delivered, rejected, refused atomic.Uint64
+	delivered, rejected, refused, unspooled atomic.Uint64
 }
 
 // Stats counts measurements since the start.
 type Stats struct {
 	// Delivered measurements were accepted by the server.
 	Delivered uint64
-	// Rejected measurements were refused one by one, Refused with their whole report.
+	// Rejected measurements were refused one by one, Refused with their whole request.
 	Rejected, Refused uint64
-	// Dropped measurements were pushed out of a full queue, or left in it at the end. A measurement
-	// that was under way when it was pushed out may count as delivered too.
+	// Dropped measurements were dropped by the spool, or could not be written to it. One that was
+	// under way when it was dropped may count as delivered too.
 	Dropped uint64
-	// Queued measurements wait.
-	Queued int
+	// Waiting measurements are in the spool.
+	Waiting int
 }
 
 // Parts are what an Agent works with. All are required.
 type Parts struct {
 	Collector Collector
 	Sender    Sender
+	Spool     *spool.Spool
 	Clock     clock.Clock
 	Logger    *slog.Logger
 }
@@ -175,8 +195,7 @@ type Parts struct {
 // New returns an agent. Run starts it.
 func New(p Parts, o Options) (*Agent, error) {
 	o.Interval = cmp.Or(o.Interval, 10*time.Second)
-	o.QueueLimit = cmp.Or(o.QueueLimit, 200_000)
-	o.RequestLimit = cmp.Or(o.RequestLimit, 5000)
+	o.RequestBytes = cmp.Or(o.RequestBytes, 1<<20)
 	if o.Jitter == nil {
 		o.Jitter = rand.Float64
 	}
@@ -185,8 +204,6 @@ func New(p Parts, o Options) (*Agent, error) {
 		return nil, errors.New("the source must not be empty: give the name of this host")
 	case o.Interval < time.Millisecond || o.Interval%time.Millisecond != 0:
 		return nil, fmt.Errorf("interval %s: must be whole milliseconds", o.Interval)
-	case o.QueueLimit < 1:
-		return nil, errors.New("the limit of the queue must be at least 1")
 	}
 	return &Agent{
 		opts:      o,
@@ -195,56 +212,48 @@ func New(p Parts, o Options) (*Agent, error) {
 		clock:     p.Clock,
 		log:       p.Logger,
 		topics:    limits.NewTopics(p.Clock, topicEvery, maxTopics),
-		queue:     queue{limit: o.QueueLimit},
-		wake:      make(chan struct{}, 1),
+		spool:     p.Spool,
 	}, nil
 }
 
 // Stats returns the current counts.
 func (a *Agent) Stats() Stats {
-	queued, dropped := a.queue.state()
+	waiting, dropped := a.spool.Stats()
 	return Stats{
 		Delivered: a.delivered.Load(),
 		Rejected:  a.rejected.Load(),
 		Refused:   a.refused.Load(),
-		Dropped:   dropped,
-		Queued:    queued,
+		Dropped:   uint64(dropped) + a.unspooled.Load(),
+		Waiting:   waiting,
 	}
 }
 
-// Run measures and sends until ctx ends. Then it sends what is queued for at most Grace. It returns
-// an error if measurements are left. An agent runs once.
-func (a *Agent) Run(ctx context.Context) error {
+// Run measures and sends until ctx ends. Then it sends what is in the spool, for at most the grace. What is left stays there.
+// An agent runs once.
+func (a *Agent) Run(ctx context.Context) {
 	// Sending continues after ctx for the grace, and is then aborted.
-	sendCtx, cut := context.WithCancelCause(context.WithoutCancel(ctx))
+	sending, cut := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cut(nil)
-	collected := make(chan struct{})
+	collecting, collected := context.WithCancel(context.WithoutCancel(ctx))
 
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() {
-		defer close(collected)
+		defer collected()
 		a.collectLoop(ctx)
 	})
 	wg.Go(func() {
 		select {
 		case <-ctx.Done():
-		case <-sendCtx.Done():
+		case <-sending.Done():
 			return
 		}
-		if a.clock.Sleep(sendCtx, grace) == nil {
+		if a.clock.Sleep(sending, grace) == nil {
 			cut(fmt.Errorf("not sent within %s of the stop", grace))
 		}
 	})
-	a.sendLoop(ctx, sendCtx, collected)
-	cause := context.Cause(sendCtx)
+	a.sendLoop(ctx, sending, collecting)
 	cut(nil)
-	<-collected
-
-	if left := a.queue.clear(); left > 0 {
-		return fmt.Errorf("%d measurements lost: %w", left, cause)
-	}
-	return nil
 }
 
 // collectLoop measures at once, so that a new host is visible without delay, and then at each
@@ -272,7 +281,7 @@ func (a *Agent) collectLoop(ctx context.Context) {
 	}
 }
 
-// collect measures once and queues the result.
+// collect measures once and puts the result into the spool.
 func (a *Agent) collect(ctx context.Context, tMs int64) {
 	measured, err := a.collector.Collect(ctx)
 	if ctx.Err() != nil {
@@ -283,20 +292,29 @@ func (a *Agent) collect(ctx context.Context, tMs int64) {
 			a.log.Warn("some host metrics cannot be read", "err", err, "suppressed", n)
 		}
 	}
-	ms := make([]Measurement, 0, len(measured))
+	r := Report{Source: a.opts.Source}
 	for _, m := range measured {
 		// JSON cannot represent NaN and infinities.
-		if !math.IsNaN(m.Value) && !math.IsInf(m.Value, 0) {
-			ms = append(ms, Measurement{Metric: m.Metric, Labels: m.Labels, TimeMs: tMs, Value: m.Value})
+		if math.IsNaN(m.Value) || math.IsInf(m.Value, 0) {
+			continue
 		}
-	}
-	if dropped := a.queue.push(ms); dropped > 0 {
-		if n, ok := a.topics.Pass("full"); ok {
-			a.log.Warn("queue full; dropped the oldest measurements", "dropped", dropped, "suppressed", n)
+		labels := make(map[string]string, len(m.Labels))
+		for _, l := range m.Labels {
+			labels[l.Name] = l.Value
 		}
+		r.Measurements = append(r.Measurements, Measurement{Metric: m.Metric, Labels: labels, TimeMs: tMs, Value: m.Value})
 	}
-	select {
-	case a.wake <- struct{}{}:
-	default:
+	if len(r.Measurements) == 0 {
+		return
+	}
+	line, err := json.Marshal(r)
+	if err == nil {
+		line = append(line, '\n')
+		end := a.spool.Stream(hostStream).Seq + uint64(len(line))
+		err = a.spool.Put(spool.Chunk{Stream: hostStream, Seq: end, Samples: len(r.Measurements), Data: line})
+	}
+	if err != nil {
+		a.unspooled.Add(uint64(len(r.Measurements)))
+		a.warn("dropped measurements that cannot be written to the spool", err, len(r.Measurements))
 	}
 }

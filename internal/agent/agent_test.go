@@ -14,19 +14,17 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
 	"github.com/quern/quern/internal/agent/hostmetrics"
+	"github.com/quern/quern/internal/agent/spool"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/wire"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// A sender in the server's own process relies on this conversion.
-var _ = ingest.Measurement(Measurement{})
 
 // collectorFunc makes a function a Collector.
 type collectorFunc func(ctx context.Context) ([]hostmetrics.Measurement, error)
@@ -58,13 +56,21 @@ type server struct {
 }
 
 type attempt struct {
-	at time.Duration // since the start of the test
-	n  int
+	at       time.Duration // since the start of the test
+	n, bytes int
 }
 
-func (s *server) Send(ctx context.Context, r Report) error {
+func (s *server) Send(ctx context.Context, b Batch) error {
+	reports, err := b.Reports()
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	r := Report{Source: "web-1"}
+	for _, one := range reports {
+		r.Measurements = append(r.Measurements, one.Measurements...)
+	}
 	s.mu.Lock()
-	s.attempts = append(s.attempts, attempt{time.Since(bubbleStart), len(r.Measurements)})
+	s.attempts = append(s.attempts, attempt{time.Since(bubbleStart), len(r.Measurements), len(b.Body)})
 	s.mu.Unlock()
 	if s.answer != nil {
 		if err := s.answer(ctx, r); err != nil {
@@ -101,28 +107,44 @@ type running struct {
 	*Agent
 	log  bytes.Buffer // read it after stop
 	end  context.CancelFunc
-	done chan error
+	done chan struct{}
+}
+
+// memory returns a spool that is gone with the process.
+func memory(t *testing.T, bytes int64) *spool.Spool {
+	t.Helper()
+	s, err := spool.Open("/spool", spool.Options{FS: spool.Memory(), Clock: clock.System{}, Logger: slog.New(slog.DiscardHandler), MaxBytes: bytes})
+	require.NoError(t, err)
+	return s
 }
 
 // start runs an agent. A jitter of 1 makes every wait as long as possible.
 func start(t *testing.T, o Options, c Collector, s Sender) *running {
+	return startOn(t, memory(t, 0), o, c, s)
+}
+
+// startOn is start with a spool.
+func startOn(t *testing.T, kept *spool.Spool, o Options, c Collector, s Sender) *running {
 	o.Source = "web-1"
 	if o.Jitter == nil {
 		o.Jitter = func() float64 { return 1 }
 	}
-	r := &running{done: make(chan error, 1)}
+	r := &running{done: make(chan struct{})}
 	var err error
-	r.Agent, err = New(Parts{Collector: c, Sender: s, Clock: clock.System{}, Logger: slog.New(slog.NewTextHandler(&r.log, nil))}, o)
+	r.Agent, err = New(Parts{Collector: c, Sender: s, Spool: kept, Clock: clock.System{}, Logger: slog.New(slog.NewTextHandler(&r.log, nil))}, o)
 	require.NoError(t, err)
 	ctx, end := context.WithCancel(t.Context())
 	r.end = end
-	go func() { r.done <- r.Run(ctx) }()
+	go func() {
+		defer close(r.done)
+		r.Run(ctx)
+	}()
 	return r
 }
 
-func (r *running) stop() error {
+func (r *running) stop() {
 	r.end()
-	return <-r.done
+	<-r.done
 }
 
 // after lets simulated time pass until everything is idle.
@@ -145,7 +167,7 @@ func TestMeasuresAtOnceAndThenAligned(t *testing.T) {
 		s := &server{}
 		a := start(t, Options{}, counting(1), s)
 		after(27 * time.Second)
-		require.NoError(t, a.stop())
+		a.stop()
 
 		var at []int64
 		for _, m := range s.taken {
@@ -167,26 +189,28 @@ func TestServerAway(t *testing.T) {
 			}
 			return nil
 		}}
-		a := start(t, Options{RequestLimit: 100}, counting(3), s)
+		a := start(t, Options{RequestBytes: 5000}, counting(3), s)
 		after(time.Hour - time.Second)
-		require.Equal(t, 3*360, a.Stats().Queued)
+		require.Equal(t, 3*360, a.Stats().Waiting)
 		require.Less(t, s.tries(), 140, "it backs off")
 		after(31 * time.Second)
-		require.NoError(t, a.stop())
+		a.stop()
 
 		require.Equal(t, upTo(3*(360+4)), s.values())
 		for _, at := range s.attempts {
-			require.LessOrEqual(t, at.n, 100)
+			require.LessOrEqual(t, at.bytes, 5000)
 		}
+		require.Greater(t, s.attempts[len(s.attempts)/2].n, 30)
 		// Logged once a minute: the failures of the hour, with the number of suppressed messages.
-		logged := strings.Count(a.log.String(), "the server did not accept a report")
+		logged := strings.Count(a.log.String(), "measurements were not delivered")
 		require.Greater(t, logged, 30)
 		require.LessOrEqual(t, logged, 60)
 		require.Contains(t, a.log.String(), "connection refused")
 	})
 }
 
-func TestFullQueueDropsTheOldest(t *testing.T) {
+// TestFullSpool: what does not fit into the spool is lost, the oldest first, and counted.
+func TestFullSpool(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		away := true
 		s := &server{answer: func(context.Context, Report) error {
@@ -195,13 +219,49 @@ func TestFullQueueDropsTheOldest(t *testing.T) {
 			}
 			return nil
 		}}
-		a := start(t, Options{QueueLimit: 10}, counting(4), s)
-		after(45 * time.Second) // five times four
-		require.Equal(t, Stats{Queued: 10, Dropped: 10}, a.Stats())
+		a := startOn(t, memory(t, 1500), Options{}, counting(4), s)
+		after(10 * time.Minute)
+		waiting, dropped := a.Stats().Waiting, int(a.Stats().Dropped)
+		require.Equal(t, 61*4, waiting+dropped)
+		require.Positive(t, waiting)
 		away = false
-		require.NoError(t, a.stop())
-		require.Equal(t, upTo(20)[10:], s.values())
-		require.Contains(t, a.log.String(), "queue full")
+		a.stop()
+		require.Equal(t, upTo(61 * 4)[dropped:], s.values())
+	})
+}
+
+// TestKilled: what was read before the process was killed is sent by the next one, once.
+func TestKilled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		away := true
+		s := &server{answer: func(context.Context, Report) error {
+			if away {
+				return errors.New("away")
+			}
+			return nil
+		}}
+		disk := vfs.NewCrashableMem()
+		o := spool.Options{FS: disk, Clock: clock.System{}, Logger: slog.New(slog.DiscardHandler)}
+		kept, err := spool.Open("/spool", o)
+		require.NoError(t, err)
+		collector := counting(2)
+		a := startOn(t, kept, Options{}, collector, s)
+		after(25 * time.Second)
+		o.FS = disk.CrashClone(vfs.CrashCloneCfg{})
+		a.stop()
+		require.Equal(t, 6, a.Stats().Waiting)
+		require.NoError(t, kept.Close())
+		require.Empty(t, s.values())
+
+		away = false
+		kept, err = spool.Open("/spool", o)
+		require.NoError(t, err)
+		a = startOn(t, kept, Options{}, collector, s)
+		after(time.Second)
+		a.stop()
+		require.NoError(t, kept.Close())
+		require.Equal(t, upTo(8), s.values())
+		require.Zero(t, a.Stats().Waiting)
 	})
 }
 
@@ -227,7 +287,7 @@ func TestRetryAfter(t *testing.T) {
 				}
 				a := start(t, Options{}, counting(1), s)
 				after(6 * time.Minute)
-				require.NoError(t, a.stop())
+				a.stop()
 				require.Equal(t, time.Duration(0), s.attempts[0].at)
 				require.Equal(t, c.want, s.attempts[1].at)
 				require.Equal(t, upTo(37), s.values())
@@ -262,7 +322,7 @@ func TestRefusedIsDroppedOnce(t *testing.T) {
 		}}
 		a := start(t, Options{}, counting(2), s)
 		after(25 * time.Second)
-		require.NoError(t, a.stop())
+		a.stop()
 		require.Equal(t, []float64{0, 1, 4, 5}, s.values())
 		require.Len(t, s.attempts, 3)
 		require.Equal(t, Stats{Delivered: 4, Refused: 2}, a.Stats())
@@ -270,11 +330,14 @@ func TestRefusedIsDroppedOnce(t *testing.T) {
 	})
 }
 
-// TestTooLargeIsHalved: one measurement is too large in any report. All others arrive, without each
-// being sent alone.
+// TestTooLargeIsHalved: one reading is too large in any request. All others arrive, without each being sent alone.
 func TestTooLargeIsHalved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		away := true
 		s := &server{answer: func(_ context.Context, r Report) error {
+			if away {
+				return errors.New("away")
+			}
 			for _, m := range r.Measurements {
 				if m.Value == 613 {
 					return ErrTooLarge
@@ -282,14 +345,15 @@ func TestTooLargeIsHalved(t *testing.T) {
 			}
 			return nil
 		}}
-		a := start(t, Options{}, counting(1000), s)
-		after(15 * time.Second)
-		require.NoError(t, a.stop())
-		want := append(upTo(613), upTo(2000)[614:]...)
-		require.Equal(t, want, s.values())
-		require.Equal(t, Stats{Delivered: 1999, Refused: 1}, a.Stats())
-		require.Less(t, len(s.attempts), 60)
-		require.Equal(t, 1000, s.attempts[len(s.attempts)-1].n, "the next interval goes in one again")
+		a := start(t, Options{}, counting(1), s)
+		after(3 * time.Hour)
+		before := s.tries()
+		away = false
+		after(time.Minute)
+		a.stop()
+		require.Equal(t, append(upTo(613), upTo(1087)[614:]...), s.values())
+		require.Equal(t, Stats{Delivered: 1086, Refused: 1}, a.Stats())
+		require.Less(t, s.tries()-before, 40)
 	})
 }
 
@@ -304,7 +368,7 @@ func TestRejectedAreCountedAndLoggedOnce(t *testing.T) {
 		}}
 		a := start(t, Options{}, counting(5), s)
 		after(65 * time.Second)
-		require.NoError(t, a.stop())
+		a.stop()
 		require.Equal(t, Stats{Delivered: 2 * 7, Rejected: 3 * 7}, a.Stats())
 		log := a.log.String()
 		// At 0 s and, a minute later, with the number of messages in between.
@@ -328,7 +392,7 @@ func TestStopSendsWhatIsQueued(t *testing.T) {
 		after(time.Hour) // the backoff is at its maximum
 		failing = false
 		before := time.Now()
-		require.NoError(t, a.stop())
+		a.stop()
 		require.Less(t, time.Since(before), time.Millisecond, "the stop ends the wait")
 		require.Equal(t, upTo(361), s.values())
 	})
@@ -351,9 +415,9 @@ func TestStopGivesUpAfterTheGrace(t *testing.T) {
 				a := start(t, Options{}, counting(3), s)
 				after(time.Second)
 				before := time.Now()
-				require.EqualError(t, a.stop(), "3 measurements lost: not sent within 5s of the stop")
+				a.stop()
 				require.Equal(t, 5*time.Second, time.Since(before))
-				require.Equal(t, Stats{Dropped: 3}, a.Stats())
+				require.Equal(t, Stats{Waiting: 3}, a.Stats())
 			})
 		})
 	}
@@ -372,7 +436,7 @@ func TestSilentServerIsTriedAgain(t *testing.T) {
 		}}
 		a := start(t, Options{}, counting(1), s)
 		after(35 * time.Second)
-		require.NoError(t, a.stop())
+		a.stop()
 		require.Equal(t, upTo(4), s.values())
 		require.Equal(t, 30*time.Second+500*time.Millisecond, s.attempts[1].at)
 		require.Contains(t, a.log.String(), "no answer within 30s")
@@ -390,7 +454,7 @@ func TestPartOfTheHostCannotBeRead(t *testing.T) {
 			}, errors.New("disks: permission denied")
 		}), s)
 		after(25 * time.Second)
-		require.NoError(t, a.stop())
+		a.stop()
 		require.Equal(t, []float64{1, 1, 1}, s.values())
 		require.Equal(t, 1, strings.Count(a.log.String(), "permission denied"))
 	})
@@ -421,18 +485,21 @@ func TestClockSetBack(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s, clk := &server{}, &setBack{}
-			a, err := New(Parts{Collector: counting(1), Sender: s, Clock: clk, Logger: slog.New(slog.DiscardHandler)}, Options{Source: "s"})
+			a, err := New(Parts{Collector: counting(1), Sender: s, Spool: memory(t, 0), Clock: clk, Logger: slog.New(slog.DiscardHandler)}, Options{Source: "s"})
 			require.NoError(t, err)
 			ctx, end := context.WithCancel(t.Context())
-			done := make(chan error, 1)
-			go func() { done <- a.Run(ctx) }()
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				a.Run(ctx)
+			}()
 			after(15 * time.Second)
 			clk.mu.Lock()
 			clk.by = c.by
 			clk.mu.Unlock()
 			after(20 * time.Second)
 			end()
-			require.NoError(t, <-done)
+			<-done
 			var at []int64
 			for _, m := range s.taken {
 				at = append(at, (m.TimeMs-bubbleStart.UnixMilli())/1000)
@@ -447,7 +514,6 @@ func TestOptions(t *testing.T) {
 		{},
 		{Source: "s", Interval: -time.Second},
 		{Source: "s", Interval: time.Microsecond},
-		{Source: "s", QueueLimit: -1},
 	} {
 		_, err := New(Parts{Collector: counting(1), Sender: &server{}, Clock: clock.System{}, Logger: slog.New(slog.DiscardHandler)}, o)
 		require.Error(t, err, "%+v", o)

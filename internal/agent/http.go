@@ -51,16 +51,18 @@ func NewHTTPSender(baseURL string, client *http.Client, c clock.Clock) (*HTTPSen
 }
 
 // Send implements Sender.
-func (s *HTTPSender) Send(ctx context.Context, r Report) error {
-	body, err := encoded(r)
+func (s *HTTPSender) Send(ctx context.Context, b Batch) error {
+	var body bytes.Buffer
+	w := gzip.NewWriter(&body)
+	_, err := w.Write(b.Body)
+	if err = errors.Join(err, w.Close()); err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url, &body)
 	if err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url, bytes.NewReader(body))
-	if err != nil {
-		return err
-	}
-	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Content-Type", "application/x-ndjson")
 	req.Header.Set("Content-Encoding", "gzip")
 	req.Header.Set("User-Agent", "quern-agent/"+version.Read().Version)
 	resp, err := s.client.Do(req)
@@ -68,32 +70,7 @@ func (s *HTTPSender) Send(ctx context.Context, r Report) error {
 		return err // down, unreachable or too slow: retry later
 	}
 	defer resp.Body.Close()
-	return s.judge(resp, len(r.Measurements))
-}
-
-// encoded returns the compressed report.
-func encoded(r Report) ([]byte, error) {
-	type measurement struct {
-		Metric string            `json:"metric"`
-		Labels map[string]string `json:"labels,omitempty"`
-		TimeMs int64             `json:"time"`
-		Value  float64           `json:"value"`
-	}
-	report := struct {
-		Source       string        `json:"source"`
-		Measurements []measurement `json:"measurements"`
-	}{r.Source, make([]measurement, len(r.Measurements))}
-	for i, m := range r.Measurements {
-		labels := make(map[string]string, len(m.Labels))
-		for _, l := range m.Labels {
-			labels[l.Name] = l.Value
-		}
-		report.Measurements[i] = measurement{m.Metric, labels, m.TimeMs, m.Value}
-	}
-	var body bytes.Buffer
-	w := gzip.NewWriter(&body)
-	err := errors.Join(json.NewEncoder(w).Encode(report), w.Close())
-	return body.Bytes(), err
+	return s.judge(resp, b.Samples)
 }
 
 // judge translates the reply into what the agent does next; see Sender.
@@ -118,7 +95,6 @@ func (s *HTTPSender) judge(resp *http.Response, sent int) error {
 		// It lists every measurement, so the server has processed the report and accepted none.
 		return r.rejections()
 	case r.about(code):
-		// The queue's memory is better kept for what can be delivered.
 		return fmt.Errorf("%w: %s", ErrRefused, message(resp, &r, body))
 	}
 	// Any other answer is not about the report, but about the token, the address or the server, or is a proxy's. It ends when

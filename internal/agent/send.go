@@ -5,55 +5,53 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/quern/quern/internal/agent/spool"
 )
 
-// sendLoop sends what is queued until ctx has ended and nothing is left, or until sendCtx has
-// ended. No more measurements come once collected is closed.
-func (a *Agent) sendLoop(ctx, sendCtx context.Context, collected <-chan struct{}) {
+// sendLoop sends what is in the spool until nothing is left and no more comes, since collecting has ended, or until sending has
+// ended.
+func (a *Agent) sendLoop(ctx, sending, collecting context.Context) {
 	failures := 0
-	// limit shrinks after the server found a report too large. It grows again with each delivered report, since a single
-	// measurement may have been too large.
-	limit := a.opts.RequestLimit
+	// limit shrinks after the server found a request too large. It grows again with each that was delivered, since a single
+	// reading may have been too large.
+	limit := a.opts.RequestBytes
+	var at spool.Position
 	for {
-		batch, end := a.queue.front(limit)
-		if len(batch) == 0 {
-			limit = a.opts.RequestLimit
-			select {
-			case <-a.wake:
-				continue
-			case <-collected:
-			}
-			// The last measurements may have been queued after the look above.
-			if queued, _ := a.queue.state(); queued == 0 {
-				return
-			}
+		chunks, behind, err := a.spool.Next(collecting, at, limit)
+		if len(chunks) == 0 && collecting.Err() != nil {
+			return
+		}
+		var batch Batch
+		for _, c := range chunks {
+			batch.Samples, batch.Body = batch.Samples+c.Samples, append(batch.Body, c.Data...)
+		}
+		if err == nil {
+			err = a.sendOnce(sending, batch)
+		}
+		if errors.Is(err, ErrTooLarge) && len(chunks) > 1 {
+			limit = len(batch.Body) / 2
 			continue
 		}
-
-		err := a.sendOnce(sendCtx, batch)
-		if errors.Is(err, ErrTooLarge) && len(batch) > 1 {
-			limit = len(batch) / 2
-			continue
-		}
-		if final, reason := a.count(err, len(batch)); final {
+		if final, reason := a.count(err, batch.Samples); final {
 			if reason != "" {
-				a.warn(reason, err, len(batch))
+				a.warn(reason, err, batch.Samples)
 			}
-			a.queue.remove(end)
-			limit = min(2*limit, a.opts.RequestLimit)
-			failures = 0
+			if err := a.spool.Ack(chunks, behind); err != nil {
+				a.warn("what was delivered cannot be noted in the spool: after a restart it is sent again", err, batch.Samples)
+			}
+			at, failures, limit = behind, 0, min(2*limit, a.opts.RequestBytes)
 			continue
 		}
-		if sendCtx.Err() != nil {
+		if sending.Err() != nil {
 			return
 		}
 
 		wait := a.backoff(failures, err)
 		failures++
 		if n, ok := a.topics.Pass("retry"); ok {
-			queued, _ := a.queue.state()
-			a.log.Warn("the server did not accept a report; retrying",
-				"err", err, "wait", wait, "queued", queued, "suppressed", n)
+			a.log.Warn("measurements were not delivered; trying again",
+				"err", err, "wait", wait, "waiting", a.Stats().Waiting, "suppressed", n)
 		}
 		if ctx.Err() == nil {
 			// The stop also ends this wait: the agent retries at once. It also starts with a short
@@ -61,17 +59,17 @@ func (a *Agent) sendLoop(ctx, sendCtx context.Context, collected <-chan struct{}
 			if a.clock.Sleep(ctx, wait) != nil {
 				failures = 0
 			}
-		} else if a.clock.Sleep(sendCtx, wait) != nil {
+		} else if a.clock.Sleep(sending, wait) != nil {
 			return
 		}
 	}
 }
 
-func (a *Agent) sendOnce(ctx context.Context, batch []Measurement) error {
+func (a *Agent) sendOnce(ctx context.Context, b Batch) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, requestTimeout,
 		fmt.Errorf("no answer within %s", requestTimeout))
 	defer cancel()
-	err := a.sender.Send(ctx, Report{Source: a.opts.Source, Measurements: batch})
+	err := a.sender.Send(ctx, b)
 	if err != nil && errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -94,10 +92,10 @@ func (a *Agent) count(err error, n int) (final bool, reason string) {
 		return true, ""
 	case errors.Is(err, ErrTooLarge):
 		a.refused.Add(uint64(n))
-		return true, "dropped a measurement that is too large for the server"
+		return true, "dropped a reading that is too large for the server"
 	case errors.Is(err, ErrRefused):
 		a.refused.Add(uint64(n))
-		return true, "dropped a report that the server refused"
+		return true, "dropped measurements that the server refused"
 	}
 	return false, ""
 }

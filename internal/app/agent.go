@@ -2,20 +2,23 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
 
 	"github.com/quern/quern/internal/agent"
 	"github.com/quern/quern/internal/agent/hostmetrics"
+	"github.com/quern/quern/internal/agent/spool"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/wire"
 )
 
 // Agent measures this host and sends reports to a server until ctx is done.
-func Agent(ctx context.Context, cfg config.Agent, _, stderr io.Writer) error {
+func Agent(ctx context.Context, cfg config.Agent, _, stderr io.Writer) (err error) {
 	log := cfg.Logger(stderr)
 	server, err := cfg.Client(stderr)
 	if err != nil {
@@ -26,17 +29,22 @@ func Agent(ctx context.Context, cfg config.Agent, _, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	a, err := agent.New(agent.Parts{Collector: hostmetrics.New(), Sender: sender, Clock: clk, Logger: log}, agent.Options{
-		Source: orHostName(cfg.Source), Interval: cfg.Interval, QueueLimit: cfg.QueueLimit,
+	kept, err := spool.Open(cfg.DataDir, spool.Options{Clock: clk, Logger: log, MaxBytes: cfg.SpoolBytes, MaxAge: cfg.SpoolAge})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, kept.Close()) }()
+	a, err := agent.New(agent.Parts{Collector: hostmetrics.New(), Sender: sender, Spool: kept, Clock: clk, Logger: log}, agent.Options{
+		Source: orHostName(cfg.Source), Interval: cfg.Interval,
 	})
 	if err != nil {
 		return err
 	}
-	log.Info("measuring", "source", orHostName(cfg.Source), "interval", cfg.Interval, "url", server.Name())
-	err = a.Run(ctx)
+	log.Info("measuring", "source", orHostName(cfg.Source), "interval", cfg.Interval, "url", server.Name(), "waiting", a.Stats().Waiting)
+	a.Run(ctx)
 	st := a.Stats()
-	log.Info("stopped", "delivered", st.Delivered, "rejected", st.Rejected, "refused", st.Refused, "dropped", st.Dropped)
-	return err
+	log.Info("stopped", "delivered", st.Delivered, "rejected", st.Rejected, "refused", st.Refused, "dropped", st.Dropped, "waiting", st.Waiting)
+	return nil
 }
 
 // hostMetricsInterval is the time between two collections of the host's metrics.
@@ -44,13 +52,16 @@ const hostMetricsInterval = 10 * time.Second
 
 // hostMetrics runs the agent inside the server's process.
 func (s *server) hostMetrics(ctx context.Context) {
-	a, err := agent.New(agent.Parts{
-		Collector: hostmetrics.New(), Sender: &localSender{ingest: s.engine.Ingest}, Clock: s.clk, Logger: s.log,
-	}, agent.Options{
-		Source: orHostName(s.cfg.Source), Interval: hostMetricsInterval,
-	})
+	kept, err := spool.Open("/", spool.Options{FS: spool.Memory(), Clock: s.clk, Logger: s.log, MaxBytes: 16 << 20})
 	if err == nil {
-		err = a.Run(ctx)
+		var a *agent.Agent
+		if a, err = agent.New(agent.Parts{
+			Collector: hostmetrics.New(), Sender: &localSender{ingest: s.engine.Ingest}, Spool: kept, Clock: s.clk, Logger: s.log,
+		}, agent.Options{
+			Source: orHostName(s.cfg.Source), Interval: hostMetricsInterval,
+		}); err == nil {
+			a.Run(ctx)
+		}
 	}
 	if err != nil {
 		s.log.Warn("host metrics stopped", "err", err)
@@ -58,18 +69,26 @@ func (s *server) hostMetrics(ctx context.Context) {
 }
 
 // localSender delivers to this process's own ingest.
-type localSender struct {
-	ingest *ingest.Ingest
-	buf    []ingest.Measurement
-}
+type localSender struct{ ingest *ingest.Ingest }
 
 // Send implements agent.Sender.
-func (l *localSender) Send(ctx context.Context, r agent.Report) error {
-	l.buf = l.buf[:0]
-	for _, m := range r.Measurements {
-		l.buf = append(l.buf, ingest.Measurement(m))
+func (l *localSender) Send(ctx context.Context, b agent.Batch) error {
+	sent, err := b.Reports()
+	if err != nil {
+		return fmt.Errorf("%w: %w", agent.ErrRefused, err)
 	}
-	res, err := l.ingest.Append(ctx, []ingest.Report{{Source: r.Source, Measurements: l.buf}})
+	var reports []ingest.Report
+	for _, r := range sent {
+		ms := make([]ingest.Measurement, len(r.Measurements))
+		for i, m := range r.Measurements {
+			ms[i] = ingest.Measurement{Metric: m.Metric, TimeMs: m.TimeMs, Value: m.Value}
+			for name, value := range m.Labels {
+				ms[i].Labels = append(ms[i].Labels, metric.Label{Name: name, Value: value})
+			}
+		}
+		reports = append(reports, ingest.Report{Source: r.Source, Measurements: ms})
+	}
+	res, err := l.ingest.Append(ctx, reports)
 	if err != nil {
 		return fmt.Errorf("append host metrics: %w", err)
 	}

@@ -450,8 +450,8 @@ func TestTokenCommands(t *testing.T) {
 	require.NoError(t, err)
 	sender, err := agent.NewHTTPSender(base, server.HTTP, s.clk)
 	require.NoError(t, err)
-	report := agent.Report{Source: "web-1", Measurements: []agent.Measurement{{Metric: "m", TimeMs: clock.NowMs(s.clk), Value: 1}}}
-	require.NoError(t, sender.Send(t.Context(), report))
+	batch := agent.Batch{Samples: 1, Body: fmt.Appendf(nil, `{"source":"web-1","measurements":[{"metric":"m","time":%d,"value":1}]}`, clock.NowMs(s.clk))}
+	require.NoError(t, sender.Send(t.Context(), batch))
 
 	var list bytes.Buffer
 	require.NoError(t, commands.ListTokens(t.Context(), admin, &list, io.Discard))
@@ -465,7 +465,7 @@ func TestTokenCommands(t *testing.T) {
 	require.Equal(t, url.Values{"id": {id}}, sent, "the secret stays here")
 	require.NoError(t, commands.RevokeToken(t.Context(), config.RevokeToken{Connection: admin, ID: whole}, io.Discard, io.Discard))
 	require.ErrorContains(t, commands.RevokeToken(t.Context(), config.RevokeToken{Connection: admin, ID: "x"}, io.Discard, io.Discard), "there is no token")
-	err = sender.Send(t.Context(), report)
+	err = sender.Send(t.Context(), batch)
 	require.ErrorContains(t, err, "unknown or revoked")
 	require.NotErrorIs(t, err, agent.ErrRefused, "another token may come")
 	server.HTTP.CloseIdleConnections()

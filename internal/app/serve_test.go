@@ -257,17 +257,17 @@ func TestLocalSender(t *testing.T) {
 	_, stop := running(t, s)
 	sender := &localSender{ingest: s.engine.Ingest}
 	now := time.Now().UnixMilli()
-	report := agent.Report{Source: "me", Measurements: []agent.Measurement{{Metric: "good", TimeMs: now, Value: 1}}}
-	require.NoError(t, sender.Send(t.Context(), report))
+	good := agent.Batch{Samples: 1, Body: fmt.Appendf(nil, `{"source":"me","measurements":[{"metric":"good","labels":{"a":"b"},"time":%d,"value":1}]}`, now)}
+	require.NoError(t, sender.Send(t.Context(), good))
 
-	report.Measurements = append(report.Measurements, agent.Measurement{Metric: "old", TimeMs: 1, Value: 1})
+	old := agent.Batch{Samples: 2, Body: append(good.Body, `{"source":"me","measurements":[{"metric":"old","time":1,"value":1}]}`...)}
 	var rejected *agent.RejectedError
-	require.ErrorAs(t, sender.Send(t.Context(), report), &rejected)
+	require.ErrorAs(t, sender.Send(t.Context(), old), &rejected)
 	assert.Equal(t, 1, rejected.Total)
 	require.Len(t, rejected.Rejected, 1)
 	assert.Equal(t, 1, rejected.Rejected[0].Index)
 	assert.Equal(t, "too_old", rejected.Rejected[0].Reason)
 
 	stop()
-	assert.ErrorContains(t, sender.Send(t.Context(), report), "shutting down")
+	assert.ErrorContains(t, sender.Send(t.Context(), good), "shutting down")
 }

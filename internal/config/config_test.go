@@ -106,7 +106,8 @@ func TestDefaults(t *testing.T) {
 	a, err := agent(t)
 	require.NoError(t, err)
 	assert.Equal(t, Agent{
-		Connection: Connection{URL: "http://127.0.0.1:9095"}, Interval: 10 * time.Second, QueueLimit: 200_000,
+		Connection: Connection{URL: "http://127.0.0.1:9095"}, Interval: 10 * time.Second,
+		DataDir: "./quern-agent-data", SpoolBytes: 1 << 30, SpoolAge: 24 * time.Hour,
 		Log: Log{LogLevel: new(slog.LevelVar), LogFormat: "text"},
 	}, a)
 }
@@ -257,7 +258,7 @@ func TestWrong(t *testing.T) {
 		{[]string{"--url", "metrics.example:9095"}, `--url metrics.example:9095: must be like http://127.0.0.1:9095`},
 		{[]string{"--url", "ftp://x"}, `--url ftp://x: must be like`},
 		{[]string{"--interval", "0"}, `--interval 0: must be whole milliseconds, at least 1ms`},
-		{[]string{"--queue-limit", "0"}, `--queue-limit 0: must be between 1 and`},
+		{[]string{"--spool-bytes", "0"}, `--spool-bytes 0: must be between 1048576 and`},
 	} {
 		t.Run("agent "+strings.Join(c.args, " "), func(t *testing.T) {
 			_, err := agent(t, c.args...)
