@@ -337,9 +337,6 @@ func (s *Spool) drop(why string) {
 func (s *Spool) remove() error {
 	g := s.segments[0]
 	s.segments = s.segments[1:]
-	if behind := (Position{Segment: g.number + 1}); behind.compare(s.first) > 0 {
-		s.first = behind
-	}
 	return s.opts.FS.Remove(s.path(segmentName(g.number)))
 }
 
