@@ -116,7 +116,7 @@ func read(files vfs.FS, path string, from, to int64, yield func(record) bool) (d
 		}
 		end := at + headBytes + length
 		if length < 0 || length > maxPayload || end > to {
-			return first(damage, at), nil
+			return earlier(damage, at), nil
 		}
 		sum := binary.BigEndian.Uint32(head[4:])
 		payload := make([]byte, headBytes+length)
@@ -126,7 +126,7 @@ func read(files vfs.FS, path string, from, to int64, yield func(record) bool) (d
 		payload = payload[headBytes:]
 		c, came, ok := parsePayload(payload)
 		if !ok || crc32.Checksum(payload, castagnoli) != sum {
-			damage = first(damage, at)
+			damage = earlier(damage, at)
 		} else if !yield(record{c, came, end}) {
 			return damage, nil
 		}
@@ -135,8 +135,8 @@ func read(files vfs.FS, path string, from, to int64, yield func(record) bool) (d
 	return damage, nil
 }
 
-// first returns the earlier offset of two, where a negative one is none.
-func first(damage, at int64) int64 {
+// earlier returns the earlier offset of two, where a negative one is none.
+func earlier(damage, at int64) int64 {
 	if damage < 0 {
 		return at
 	}

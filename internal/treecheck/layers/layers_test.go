@@ -163,7 +163,7 @@ var rules = []rule{
 	// Opening the store that the options name, for the servers and for the commands beside them.
 	{"internal/app/backend", with(blocks, "internal/config", "internal/storage", "internal/storage/cassandra", "internal/storage/pebble", "internal/wire/version")},
 	{"internal/commands", with(
-		cache, "internal/access", "internal/api/reading", "internal/access/route", "internal/app/backend", "internal/client", "internal/config", "internal/documents/dashboard", "internal/documents/dashboard/grafana", "internal/operate/backup", "internal/operate/explain", "internal/migrate", "internal/migrate/legacy", "internal/client/pipes", "internal/query",
+		cache, "internal/access", "internal/app/backend", "internal/client", "internal/config", "internal/documents/dashboard", "internal/documents/dashboard/grafana", "internal/operate/backup", "internal/operate/explain", "internal/migrate", "internal/migrate/legacy", "internal/query",
 		"internal/operate/reaggregate", "internal/storage/cassandra", "internal/storage/pebble", "internal/app/terminal", "internal/client/transfer", "internal/operate/verify", "internal/wire",
 	)},
 
