@@ -124,6 +124,9 @@ func Open(dir string, o Options) (*Spool, error) {
 	}
 	var err error
 	if s.lock, err = o.FS.Lock(s.path(lockName)); err != nil {
+		if pathErr := (*fs.PathError)(nil); errors.As(err, &pathErr) {
+			return nil, fmt.Errorf("data directory %s: %w: choose another directory", dir, err)
+		}
 		return nil, fmt.Errorf("data directory %s is in use by another process: give each agent a directory of its own: %w", dir, err)
 	}
 	if err := s.load(); err != nil {
