@@ -62,7 +62,7 @@ func TestRequest(t *testing.T) {
 	require.Equal(t, "quern-agent/devel", got.Header.Get("User-Agent"))
 	user, password, _ := got.BasicAuth()
 	require.Equal(t, "user secret", user+" "+password)
-	require.Equal(t, sampleBody, body)
+	require.Equal(t, string(sample.Body), body)
 }
 
 func TestReplies(t *testing.T) {
