@@ -77,15 +77,11 @@ Examples:
 			Flags:  config.SchemaFlags(),
 			Action: program.Action(config.FromSchema, commands.ApplySchema),
 		}, {
-			Name:  "restored",
-			Usage: "prepare restored tables for use",
-			Description: `Raises the counter of ids above all ids that restored tables have. Run it before any process starts.
-
-Example:
-
-   quern schema restored --cassandra-hosts 10.0.0.1,10.0.0.2 --keyspace quern`,
-			Flags:  config.RestoredFlags(),
-			Action: program.Action(config.FromRestored, commands.SchemaRestored),
+			Name:        "restored",
+			Usage:       "prepare restored tables for use",
+			Description: "Raises the counter of ids above all ids that restored tables have. Run it before any process starts.\n\nExamples:\n\n   quern schema restored --cassandra-hosts 10.0.0.1,10.0.0.2 --keyspace quern",
+			Flags:       config.RestoredFlags(),
+			Action:      program.Action(config.FromRestored, commands.SchemaRestored),
 		}},
 	}
 }

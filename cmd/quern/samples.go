@@ -194,7 +194,7 @@ func backupCommand() *cli.Command {
 		Subcommands: []*cli.Command{{
 			Name:        "create",
 			Usage:       "have a server back its store up",
-			Description: "The backup goes to the --backup-dest of the server.\n\nExamples:\n\n   quern backup create --token-file admin.token",
+			Description: "The backup goes to the --backup-dest of the server.\n\nExamples:\n\n   quern backup create --token-file admin.token --rate 50000000",
 			Flags:       config.CreateBackupFlags(),
 			Action:      asking(program.Action(config.FromCreateBackup, commands.CreateBackup)),
 		}, {
@@ -208,13 +208,13 @@ func backupCommand() *cli.Command {
 			Usage:       "read a backup and check it",
 			Description: "It names each object that is missing or damaged. No server is needed.\n\nExamples:\n\n   quern backup verify s3://bucket/quern",
 			Flags:       config.VerifyBackupFlags(),
-			Action:      program.Action(config.FromVerifyBackup, commands.VerifyBackup),
+			Action:      program.Action(config.FromVerifyBackup, commands.ReadBackup),
 		}, {
 			Name: "restore", ArgsUsage: "DEST",
 			Usage:       "write a backup to a new directory",
 			Description: "It checks all that it writes. No server is needed.\n\nExamples:\n\n   quern backup restore --to /var/lib/quern-new /mnt/backups",
 			Flags:       config.RestoreBackupFlags(),
-			Action:      program.Action(config.FromRestoreBackup, commands.RestoreBackup),
+			Action:      program.Action(config.FromRestoreBackup, commands.ReadBackup),
 		}, {
 			Name: "prune", ArgsUsage: "DEST",
 			Usage:       "remove all but the newest backups",

@@ -17,7 +17,7 @@ import (
 func TestBackup(t *testing.T) {
 	s := testServer(t)
 	addr, stop := running(t, s)
-	asks := config.Connection{URL: addr}
+	asks := config.CreateBackup{Connection: config.Connection{URL: addr}, Rate: 1 << 30}
 	require.ErrorContains(t, commands.CreateBackup(t.Context(), asks, nil, nil), "start it with --backup-dest; docs/backup.md")
 	stop()
 
@@ -26,7 +26,8 @@ func TestBackup(t *testing.T) {
 	again.cfg.DataDir, again.cfg.BackupDest = s.cfg.DataDir, t.TempDir()
 	again.log = slog.New(slog.NewTextHandler(&log, nil))
 	addr, stop = running(t, again)
-	require.NoError(t, commands.CreateBackup(t.Context(), config.Connection{URL: addr}, &out, nil))
+	asks.URL = addr
+	require.NoError(t, commands.CreateBackup(t.Context(), asks, &out, nil))
 	require.Regexp(t, `^\d{8}T\d{6}\.\d{3}Z-[-0-9a-f]{53}: \d+ bytes, \d+ sent\n$`, out.String())
 	stop()
 	require.Contains(t, log.String(), `action="POST /api/v1/admin/backup" outcome=done`)
@@ -35,8 +36,8 @@ func TestBackup(t *testing.T) {
 	out.Reset()
 	cfg := config.Backups{Place: again.cfg.BackupDest, To: filepath.Join(t.TempDir(), "restored"), Keep: 1}
 	require.NoError(t, commands.ListBackups(t.Context(), cfg, &out, nil))
-	require.NoError(t, commands.VerifyBackup(t.Context(), cfg, &out, nil))
-	require.NoError(t, commands.RestoreBackup(t.Context(), cfg, &out, nil))
+	require.NoError(t, commands.ReadBackup(t.Context(), config.Backups{Place: cfg.Place}, &out, nil))
+	require.NoError(t, commands.ReadBackup(t.Context(), cfg, &out, nil))
 	require.NoError(t, commands.PruneBackups(t.Context(), cfg, &out, nil))
 	require.Regexp(t, `^BACKUP +BYTES\n`+name+` +\d+\n`+name+` is whole\n`+name+` was restored to `+cfg.To+`\n0 backups removed\n$`, out.String())
 	restored := testServer(t)

@@ -138,21 +138,16 @@ func newServer(with setup) *server {
 	s.gathered.MustRegister(
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		buildInfo(version.Read()),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{ // of the form that Prometheus' programs have
+			Name: "quern_build_info", Help: "Always 1; the labels say which build this program is.",
+			ConstLabels: prometheus.Labels{"version": version.Read().Version, "revision": version.Read().Commit, "goversion": runtime.Version()},
+		}, func() float64 { return 1 }),
 	)
 	s.metrics = s.gathered
 	s.open, s.mayOpen = s.opener().Open, mayOpen
 	s.away.set(errOpening)
 	s.gate.lead(api.NewWaiting(s.awayFor))
 	return s
-}
-
-// buildInfo is a metric of the form that Prometheus' programs have.
-func buildInfo(b version.Build) prometheus.Collector {
-	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "quern_build_info", Help: "Always 1; the labels say which build this program is.",
-		ConstLabels: prometheus.Labels{"version": b.Version, "revision": b.Commit, "goversion": runtime.Version()},
-	}, func() float64 { return 1 })
 }
 
 // part is a part of a process that serves. Parts are started in the order of a table and stopped in reverse. stop has no

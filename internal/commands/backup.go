@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
+	"strconv"
 
 	"github.com/quern/quern/internal/app/terminal"
 	"github.com/quern/quern/internal/client"
@@ -15,8 +17,8 @@ import (
 )
 
 // CreateBackup has a server make a backup.
-func CreateBackup(ctx context.Context, cfg config.Connection, stdout, stderr io.Writer) error {
-	body, err := ask(ctx, &cfg, stderr, wire.BackupPath, nil)
+func CreateBackup(ctx context.Context, cfg config.CreateBackup, stdout, stderr io.Writer) error {
+	body, err := ask(ctx, &cfg.Connection, stderr, wire.BackupPath, url.Values{"rate": {strconv.Itoa(cfg.Rate)}})
 	if err != nil {
 		return stopped(ctx, err, "stopped, and so is the backup")
 	}
@@ -55,24 +57,8 @@ func ListBackups(ctx context.Context, cfg config.Backups, stdout, _ io.Writer) e
 	return errors.Join(err, w.Flush())
 }
 
-// VerifyBackup reads a backup and checks it.
-func VerifyBackup(ctx context.Context, cfg config.Backups, stdout, stderr io.Writer) error {
-	return readBackup(ctx, cfg, stdout, stderr, func(p *backup.Place, m backup.Manifest, progress func(done, total int)) (string, error) {
-		return "is whole", p.Verify(ctx, m, progress)
-	})
-}
-
-// RestoreBackup writes a backup to a directory.
-func RestoreBackup(ctx context.Context, cfg config.Backups, stdout, stderr io.Writer) error {
-	return readBackup(ctx, cfg, stdout, stderr, func(p *backup.Place, m backup.Manifest, progress func(done, total int)) (string, error) {
-		return "was restored to " + cfg.To, p.Restore(ctx, m, cfg.To, progress)
-	})
-}
-
-// readBackup reads the backup that cfg names, or the newest, and prints what has been done with it.
-func readBackup(ctx context.Context, cfg config.Backups, stdout, stderr io.Writer,
-	do func(*backup.Place, backup.Manifest, func(done, total int)) (string, error),
-) error {
+// ReadBackup checks a backup: the one that cfg names, or the newest. With a directory it restores it.
+func ReadBackup(ctx context.Context, cfg config.Backups, stdout, stderr io.Writer) error {
 	place, err := backup.Open(cfg.Place)
 	if err != nil {
 		return err
@@ -88,8 +74,13 @@ func readBackup(ctx context.Context, cfg config.Backups, stdout, stderr io.Write
 	if err != nil {
 		return err
 	}
-	bar := bar{out: stderr}
-	done, err := do(place, m, func(done, total int) { bar.at(int64(done), int64(total), "Reading files") })
+	bar, done := bar{out: stderr}, "is whole"
+	progress := func(done, total int) { bar.at(int64(done), int64(total), "Reading files") }
+	if cfg.To == "" {
+		err = place.Verify(ctx, m, progress)
+	} else {
+		done, err = "was restored to "+cfg.To, place.Restore(ctx, m, cfg.To, progress)
+	}
 	bar.end()
 	if err == nil {
 		fmt.Fprintln(stdout, cfg.Backup, done)

@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -85,26 +86,32 @@ type Backups struct {
 	Keep   int
 }
 
+// CreateBackup holds the options of `quern backup create`.
+type CreateBackup struct {
+	Connection
+	Rate int
+}
+
 // CreateBackupFlags and FromCreateBackup are of `quern backup create`.
-var CreateBackupFlags, FromCreateBackup = command(func(o *options, c *Connection) { c.addRows(o) })
-
-// ListBackupsFlags and FromListBackups are of `quern backup list`.
-var ListBackupsFlags, FromListBackups = command(func(o *options, b *Backups) { b.addRows(o) })
-
-// RestoreBackupFlags and FromRestoreBackup are of `quern backup restore`.
-var RestoreBackupFlags, FromRestoreBackup = command(func(o *options, b *Backups) {
-	b.addNamed(o)
-	o.transfer().required(&b.To, "to", "", "`DIRECTORY` to make, for --data-dir")
+var CreateBackupFlags, FromCreateBackup = command(func(o *options, c *CreateBackup) {
+	c.addRows(o)
+	number(o.transfer(), &c.Rate, "rate", 100_000_000, 1, math.MaxInt, "maximum number of bytes that the server reads per second for the backup")
 })
 
-// VerifyBackupFlags and FromVerifyBackup are of `quern backup verify`.
-var VerifyBackupFlags, FromVerifyBackup = command(func(o *options, b *Backups) { b.addNamed(o) })
+// These are of the other commands of `quern backup`.
+var (
+	ListBackupsFlags, FromListBackups   = command(func(o *options, b *Backups) { b.addRows(o) })
+	VerifyBackupFlags, FromVerifyBackup = command(func(o *options, b *Backups) { b.addNamed(o) })
 
-// PruneBackupsFlags and FromPruneBackups are of `quern backup prune`.
-var PruneBackupsFlags, FromPruneBackups = command(func(o *options, b *Backups) {
-	b.addRows(o)
-	number(o.transfer(), &b.Keep, "keep", 0, 1, 1<<20, "number of backups to keep, the newest")
-})
+	RestoreBackupFlags, FromRestoreBackup = command(func(o *options, b *Backups) {
+		b.addNamed(o)
+		o.transfer().required(&b.To, "to", "", "`DIRECTORY` to make, for --data-dir")
+	})
+	PruneBackupsFlags, FromPruneBackups = command(func(o *options, b *Backups) {
+		b.addRows(o)
+		number(o.transfer(), &b.Keep, "keep", 0, 1, 1<<20, "number of backups to keep, the newest")
+	})
+)
 
 // addNamed adds DEST and the name of a backup there.
 func (b *Backups) addNamed(o *options) {

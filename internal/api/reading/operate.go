@@ -2,6 +2,7 @@ package reading
 
 import (
 	"encoding/json"
+	"math"
 	"net/http"
 
 	"github.com/quern/quern/internal/access"
@@ -43,14 +44,18 @@ func NewOperate(opts OperateOptions) *Operate { return &Operate{opts} }
 func (h *Operate) Register(to *route.Table) {
 	to.Handle(access.Read, route.Filtered, wire.ExplainPath, h.opts.Turns.query(document(h.explain), "match[]", "time", "limit"))
 	to.Handle(access.Admin, route.Refused, "POST "+wire.ReaggregatePath, h.opts.Turns.export(h.reaggregate, "match[]", "start", "end", "take_back"))
-	to.Handle(access.Admin, route.Refused, "POST "+wire.BackupPath, h.opts.Turns.answering(nil, 0, h.backup))
+	to.Handle(access.Admin, route.Refused, "POST "+wire.BackupPath, h.opts.Turns.answering(nil, 0, h.backup, "rate"))
 }
 
 func (h *Operate) backup(out *lines, r *http.Request) error {
 	if h.opts.Backups == nil {
 		return &query.RequestError{Message: "the server has no place for backups: start it with --backup-dest; docs/backup.md has this, and how to back up a cluster"}
 	}
-	made, err := h.opts.Backups.Create(r.Context(), func(b wire.Backup) error {
+	rate, err := number(r, "rate", 0, math.MaxInt)
+	if err != nil {
+		return err
+	}
+	made, err := h.opts.Backups.Create(r.Context(), rate, func(b wire.Backup) error {
 		if err := out.document(b); err != nil {
 			return err
 		}

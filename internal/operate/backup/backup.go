@@ -22,6 +22,7 @@ import (
 	"syscall"
 
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/limits"
 	"github.com/quern/quern/internal/storage/durable"
 	"github.com/quern/quern/internal/wire"
 )
@@ -60,8 +61,8 @@ type Maker struct {
 	busy sync.Mutex
 }
 
-// Create makes a backup of all that the store acknowledged before.
-func (m *Maker) Create(ctx context.Context, progress func(wire.Backup) error) (made wire.Backup, err error) {
+// Create makes a backup of all that the store acknowledged before. It reads at most so many bytes a second; 0 is no limit.
+func (m *Maker) Create(ctx context.Context, rate int, progress func(wire.Backup) error) (made wire.Backup, err error) {
 	if !m.busy.TryLock() {
 		return made, ErrRunning
 	}
@@ -87,13 +88,14 @@ func (m *Maker) Create(ctx context.Context, progress func(wire.Backup) error) (m
 	if err != nil {
 		return made, err
 	}
+	pace := limits.NewPace(m.Clock, rate)
 	whole := Manifest{Format: 1, Store: store, Schema: schema, Quern: m.Version}
 	for i, e := range entries {
 		made.Done, made.Total = i, len(entries)
 		if err := errors.Join(ctx.Err(), progress(made)); err != nil {
 			return made, err
 		}
-		f, sent, err := to.send(ctx, filepath.Join(dir, e.Name()), objects)
+		f, sent, err := to.send(ctx, pace, filepath.Join(dir, e.Name()), objects)
 		if err != nil {
 			return made, err
 		}
@@ -117,14 +119,14 @@ func finally(err *error, do func() error) {
 }
 
 // send makes a file an object, unless it is one.
-func (p *Place) send(ctx context.Context, path string, objects map[string]int64) (f file, sent int64, err error) {
+func (p *Place) send(ctx context.Context, pace *limits.Pace, path string, objects map[string]int64) (f file, sent int64, err error) {
 	in, err := os.Open(path)
 	if err != nil {
 		return f, 0, err
 	}
 	defer in.Close() //nolint:errcheck // it was only read
-	hash := sha256.New()
-	if f.Bytes, err = io.Copy(hash, in); err == nil {
+	hash, from := sha256.New(), paced{ctx, in, pace}
+	if f.Bytes, err = io.Copy(hash, from); err == nil {
 		_, err = in.Seek(0, io.SeekStart)
 	}
 	f.Name, f.SHA256 = filepath.Base(path), fmt.Sprintf("%x", hash.Sum(nil))
@@ -132,7 +134,19 @@ func (p *Place) send(ctx context.Context, path string, objects map[string]int64)
 		return f, 0, err
 	}
 	objects[f.SHA256] = f.Bytes
-	return f, f.Bytes, p.put(ctx, "objects/"+f.SHA256, in, f.Bytes)
+	return f, f.Bytes, p.put(ctx, "objects/"+f.SHA256, from, f.Bytes)
+}
+
+// paced is a reader that takes its time.
+type paced struct {
+	ctx  context.Context
+	from io.Reader
+	pace *limits.Pace
+}
+
+func (p paced) Read(b []byte) (int, error) {
+	n, err := p.from.Read(b)
+	return n, cmp.Or(err, p.pace.Wait(p.ctx, n))
 }
 
 // claim returns what is there, and keeps out who would remove the objects that the caller adds, or add what it removes: of two
@@ -148,13 +162,9 @@ func (p *Place) claim(ctx context.Context, as string) (names []string, objects m
 			err = fmt.Errorf("%s is under way at %s, or was cut off: let one end there, or remove %[2]s/busy/%[1]s", other, p.Name)
 		}
 	}
-	if err == nil {
-		names, err = p.Names(ctx)
-	}
-	if err == nil {
-		objects, err = p.list(ctx, "objects")
-	}
-	if err != nil {
+	names, unnamed := p.Names(ctx)
+	objects, unlisted := p.list(ctx, "objects")
+	if err = cmp.Or(err, unnamed, unlisted); err != nil {
 		finally(&err, release)
 	}
 	return names, objects, release, err

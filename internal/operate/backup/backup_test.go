@@ -95,7 +95,7 @@ func create(t *testing.T, m *Maker) wire.Backup {
 	t.Helper()
 	clk := m.Clock.(*clock.Simulated)
 	clk.Set(clk.Now().Add(time.Millisecond))
-	made, err := m.Create(t.Context(), silent)
+	made, err := m.Create(t.Context(), 0, silent)
 	require.NoError(t, err)
 	return made
 }
@@ -200,14 +200,39 @@ func testLife(t *testing.T, st *pebble.Store, place string) {
 	require.Empty(t, removed)
 }
 
+// sleeper is a clock on which time passes while somebody sleeps.
+type sleeper struct{ *clock.Simulated }
+
+func (s sleeper) Sleep(ctx context.Context, d time.Duration) error {
+	s.Set(s.Now().Add(d))
+	return ctx.Err()
+}
+
+// TestRate: a backup reads no faster than it may. A file that the place lacks is read twice.
+func TestRate(t *testing.T) {
+	clk := sleeper{clock.NewSimulated(time.UnixMilli(sliceMs))}
+	m := &Maker{Store: filled(t, 50), Place: t.TempDir(), Clock: clk}
+	took := func() (time.Duration, wire.Backup) {
+		clk.Set(clk.Now().Add(time.Millisecond))
+		before := clk.Elapsed()
+		made, err := m.Create(t.Context(), 1000, silent)
+		require.NoError(t, err)
+		return clk.Elapsed() - before, made
+	}
+	first, made := took()
+	require.InDelta(t, float64(2*made.Bytes)/1000, first.Seconds(), 70, "two reads of 32 KiB are not waited for")
+	second, made := took()
+	require.InDelta(t, float64(made.Bytes+made.Sent)/1000, second.Seconds(), 70)
+}
+
 // TestOneAtATime: a backup, or a prune, while another one is under way is refused.
 func TestOneAtATime(t *testing.T) {
 	st, place := filled(t, 10), t.TempDir()
 	m := maker(st, place)
 	p, err := Open(place)
 	require.NoError(t, err)
-	_, err = m.Create(t.Context(), func(wire.Backup) error {
-		_, err := m.Create(t.Context(), silent)
+	_, err = m.Create(t.Context(), 0, func(wire.Backup) error {
+		_, err := m.Create(t.Context(), 0, silent)
 		require.ErrorIs(t, err, ErrRunning)
 		_, err = p.Prune(t.Context(), 1)
 		require.ErrorContains(t, err, " is under way at "+place)
@@ -215,7 +240,7 @@ func TestOneAtATime(t *testing.T) {
 	})
 	require.NoError(t, err)
 	require.NoError(t, p.put(t.Context(), "busy/prune", strings.NewReader(""), 0))
-	_, err = m.Create(t.Context(), silent)
+	_, err = m.Create(t.Context(), 0, silent)
 	require.ErrorContains(t, err, "prune is under way at "+place)
 	_, err = p.Prune(t.Context(), 1)
 	require.NoError(t, err, "one that was cut off is made up for")
@@ -232,9 +257,9 @@ func TestRefused(t *testing.T) {
 	target := filepath.Join(t.TempDir(), "restored")
 
 	other := maker(filled(t, 1), place)
-	_, err = other.Create(t.Context(), silent)
+	_, err = other.Create(t.Context(), 0, silent)
 	require.ErrorContains(t, err, place+" has a backup of another store, "+made.Name)
-	_, err = maker(st, filepath.Join(place, "absent")).Create(t.Context(), silent)
+	_, err = maker(st, filepath.Join(place, "absent")).Create(t.Context(), 0, silent)
 	require.ErrorContains(t, err, filepath.Join(place, "absent"))
 
 	full := t.TempDir()
@@ -291,7 +316,7 @@ func TestCutOff(t *testing.T) {
 		require.NoError(t, write(t.Context(), st, int(acked.Load()), int(acked.Load())+5, &acked))
 		ctx, cancel := context.WithCancel(t.Context())
 		m.Clock.(*clock.Simulated).Set(m.Clock.Now().Add(time.Millisecond))
-		_, err := m.Create(ctx, func(b wire.Backup) error {
+		_, err := m.Create(ctx, 0, func(b wire.Backup) error {
 			if b.Done == at && at%2 == 0 {
 				cancel()
 			}

@@ -67,7 +67,7 @@ func TestS3Fails(t *testing.T) {
 			code.Store(http.StatusInternalServerError)
 		}
 		left.Store(at)
-		_, err := m.Create(t.Context(), silent)
+		_, err := m.Create(t.Context(), 0, silent)
 		left.Store(1 << 40)
 		if ended = err == nil; !ended {
 			require.ErrorContains(t, err, "not today")
@@ -87,7 +87,7 @@ func TestS3Hangs(t *testing.T) {
 		<-r.Context().Done()
 		return true
 	})
-	_, err := maker(filled(t, 1), place).Create(ctx, func(wire.Backup) error { return nil })
+	_, err := maker(filled(t, 1), place).Create(ctx, 0, func(wire.Backup) error { return nil })
 	require.ErrorIs(t, err, context.Canceled)
 	require.ErrorContains(t, err, "s3://bucket/some/prefix/")
 }

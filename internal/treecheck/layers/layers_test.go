@@ -116,7 +116,7 @@ var rules = []rule{
 
 	// Requests of operators: these read what the runs read, for series that a selector names.
 	{"internal/operate/reaggregate", with(cache, "internal/query")},
-	{"internal/operate/backup", []string{"internal/clock", "internal/storage/durable", "internal/wire"}},
+	{"internal/operate/backup", []string{"internal/clock", "internal/limits", "internal/storage/durable", "internal/wire"}},
 	{"internal/operate/deletion", with(blocks, "internal/query")},
 	{"internal/operate/explain", with(cache, "internal/access/bound", "internal/recovery", "internal/shards", "internal/rollup", "internal/query")},
 

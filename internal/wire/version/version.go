@@ -38,9 +38,5 @@ func read(set string, info *debug.BuildInfo) Build {
 
 // String is for people.
 func (b Build) String() string {
-	from := ""
-	if b.Commit != "" {
-		from = fmt.Sprintf("commit %s of %s, ", b.Commit, b.Date)
-	}
-	return fmt.Sprintf("%s (%s%s, %s/%s)", b.Version, from, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return fmt.Sprintf("%s (commit %s of %s, %s, %s/%s)", b.Version, cmp.Or(b.Commit, "unknown"), cmp.Or(b.Date, "an unknown date"), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
