@@ -83,6 +83,17 @@ func (s *server) Send(ctx context.Context, b Batch) error {
 	return nil
 }
 
+// awayServer returns a server that is away until back is called.
+func awayServer() (s *server, back func()) {
+	away := true
+	return &server{answer: func(context.Context, Report) error {
+		if away {
+			return errors.New("away")
+		}
+		return nil
+	}}, func() { away = false }
+}
+
 func (s *server) values() []float64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -212,19 +223,13 @@ func TestServerAway(t *testing.T) {
 // TestFullSpool: what does not fit into the spool is lost, the oldest first, and counted.
 func TestFullSpool(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		away := true
-		s := &server{answer: func(context.Context, Report) error {
-			if away {
-				return errors.New("away")
-			}
-			return nil
-		}}
+		s, back := awayServer()
 		a := startOn(t, memory(t, 1500), Options{}, counting(4), s)
 		after(10 * time.Minute)
 		waiting, dropped := a.Stats().Waiting, int(a.Stats().Dropped)
 		require.Equal(t, 61*4, waiting+dropped)
 		require.Positive(t, waiting)
-		away = false
+		back()
 		a.stop()
 		require.Equal(t, upTo(61 * 4)[dropped:], s.values())
 	})
@@ -233,13 +238,7 @@ func TestFullSpool(t *testing.T) {
 // TestKilled: what was read before the process was killed is sent by the next one, once.
 func TestKilled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		away := true
-		s := &server{answer: func(context.Context, Report) error {
-			if away {
-				return errors.New("away")
-			}
-			return nil
-		}}
+		s, back := awayServer()
 		disk := vfs.NewCrashableMem()
 		o := spool.Options{FS: disk, Clock: clock.System{}, Logger: slog.New(slog.DiscardHandler)}
 		kept, err := spool.Open("/spool", o)
@@ -253,7 +252,7 @@ func TestKilled(t *testing.T) {
 		require.NoError(t, kept.Close())
 		require.Empty(t, s.values())
 
-		away = false
+		back()
 		kept, err = spool.Open("/spool", o)
 		require.NoError(t, err)
 		a = startOn(t, kept, Options{}, collector, s)
@@ -380,16 +379,10 @@ func TestRejectedAreCountedAndLoggedOnce(t *testing.T) {
 
 func TestStopSendsWhatIsQueued(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		failing := true
-		s := &server{answer: func(context.Context, Report) error {
-			if failing {
-				return errors.New("away")
-			}
-			return nil
-		}}
+		s, back := awayServer()
 		a := start(t, Options{}, counting(1), s)
 		after(time.Hour) // the backoff is at its maximum
-		failing = false
+		back()
 		before := time.Now()
 		a.stop()
 		require.Less(t, time.Since(before), time.Millisecond, "the stop ends the wait")

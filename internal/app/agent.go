@@ -53,19 +53,20 @@ const hostMetricsInterval = 10 * time.Second
 // hostMetrics runs the agent inside the server's process.
 func (s *server) hostMetrics(ctx context.Context) {
 	kept, err := spool.Open("/", spool.Options{FS: spool.Memory(), Clock: s.clk, Logger: s.log, MaxBytes: 16 << 20})
-	if err == nil {
-		var a *agent.Agent
-		if a, err = agent.New(agent.Parts{
-			Collector: hostmetrics.New(), Sender: &localSender{ingest: s.engine.Ingest}, Spool: kept, Clock: s.clk, Logger: s.log,
-		}, agent.Options{
-			Source: orHostName(s.cfg.Source), Interval: hostMetricsInterval,
-		}); err == nil {
-			a.Run(ctx)
-		}
-	}
 	if err != nil {
-		s.log.Warn("host metrics stopped", "err", err)
+		s.log.Warn("host metrics are not collected", "err", err)
+		return
 	}
+	a, err := agent.New(agent.Parts{
+		Collector: hostmetrics.New(), Sender: &localSender{ingest: s.engine.Ingest}, Spool: kept, Clock: s.clk, Logger: s.log,
+	}, agent.Options{
+		Source: orHostName(s.cfg.Source), Interval: hostMetricsInterval,
+	})
+	if err != nil {
+		s.log.Warn("host metrics are not collected", "err", err)
+		return
+	}
+	a.Run(ctx)
 }
 
 // localSender delivers to this process's own ingest.

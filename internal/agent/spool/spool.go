@@ -399,8 +399,11 @@ func (s *Spool) next(at Position, limit int) (chunks []Chunk, _ Position, more <
 			chunks, at.Offset = append(chunks, r.Chunk), r.end
 			return true
 		})
-		if len(chunks) > 0 || err != nil {
-			return chunks, at, nil, err
+		if len(chunks) > 0 { // what cannot be read behind them is met by the next call
+			return chunks, at, nil, nil
+		}
+		if err != nil {
+			return nil, at, nil, err
 		}
 	}
 	return nil, at, s.more, nil

@@ -145,6 +145,29 @@ func TestNextWaits(t *testing.T) {
 	})
 }
 
+// TestReadFails: what can be read before a place that cannot comes all the same.
+func TestReadFails(t *testing.T) {
+	broken := false
+	o := options(vfs.NewMem())
+	o.MaxBytes = 1 << 30
+	o.FS = errorfs.Wrap(o.FS, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if broken && op.Kind == errorfs.OpFileReadAt && op.Offset > 0 {
+			return syscall.EIO
+		}
+		return nil
+	}))
+	s := open(t, o)
+	put(t, s, 1, 1)
+	require.NoError(t, s.Put(Chunk{Stream: "s", Seq: 20, Data: make([]byte, 1<<20)}))
+	broken = true
+	chunks, at, err := s.Next(t.Context(), Position{}, 1<<30)
+	require.NoError(t, err)
+	require.Equal(t, []Chunk{chunk(1)}, chunks)
+	_, _, err = s.Next(t.Context(), at, 1<<30)
+	require.ErrorIs(t, err, syscall.EIO)
+	require.NoError(t, s.Close())
+}
+
 // TestFull: a full spool drops the oldest, counts them, and says so.
 func TestFull(t *testing.T) {
 	var log bytes.Buffer
