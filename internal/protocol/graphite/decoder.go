@@ -12,19 +12,19 @@ import (
 	"github.com/quern/quern/internal/wire/excerpt"
 )
 
-// decoder decodes lines into samples. It is not safe for concurrent use.
+// Decoder decodes lines into samples. It is not safe for concurrent use.
 //
 // It accepts what carbon accepts, https://graphite.readthedocs.io/en/stable/feeding-carbon.html,
 // including tags in the path. Like VictoriaMetrics, it also accepts a line without a time. A path
 // becomes the metric's name unchanged, with its dots; tags become labels.
-type decoder struct {
+type Decoder struct {
 	labels []metric.Label // labels of the current line
 }
 
-// decode adds the samples of lines to the batch, which keeps views into them. An invalid line
+// Decode adds the samples of lines to the batch, which keeps views into them. An invalid line
 // counts as one rejected measurement; the other lines are kept. Empty lines do not count. nowMs, in
 // Unix ms, is the time of lines without a time.
-func (d *decoder) decode(lines []byte, nowMs int64, b *ingest.Batch) {
+func (d *Decoder) Decode(lines []byte, nowMs int64, b *ingest.Batch) {
 	for len(lines) > 0 && !b.TooMany() {
 		line := lines
 		if end := bytes.IndexByte(lines, '\n'); end >= 0 {
@@ -39,7 +39,7 @@ func (d *decoder) decode(lines []byte, nowMs int64, b *ingest.Batch) {
 	d.labels = d.labels[:0]
 }
 
-func (d *decoder) line(line string, nowMs int64, b *ingest.Batch) {
+func (d *Decoder) line(line string, nowMs int64, b *ingest.Batch) {
 	path, rest := field(line)
 	if path == "" {
 		return
@@ -91,7 +91,7 @@ func isSpace(c byte) bool { return c == ' ' || '\t' <= c && c <= '\r' }
 
 // tags decodes a path's tags into d.labels and returns the name. If a tag is repeated, the last
 // counts, as in carbon. The search for a repeated tag is short, since the batch bounds the labels.
-func (d *decoder) tags(path string, b *ingest.Batch) (name string, ok bool) {
+func (d *Decoder) tags(path string, b *ingest.Batch) (name string, ok bool) {
 	d.labels = d.labels[:0]
 	name, rest, tagged := strings.Cut(path, ";")
 	if name == "" {

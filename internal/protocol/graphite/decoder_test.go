@@ -19,9 +19,9 @@ const nowMs = 1_732_161_600_500
 
 // decode returns a line for each sample and for each rejected line.
 func decode(lines string) string {
-	var d decoder
+	var d Decoder
 	var b ingest.Batch
-	d.decode([]byte(lines), nowMs, &b)
+	d.Decode([]byte(lines), nowMs, &b)
 	var sb strings.Builder
 	for _, r := range b.Reports() {
 		for _, m := range r.Measurements {
@@ -69,9 +69,9 @@ func TestDecode(t *testing.T) {
 }
 
 func TestMessages(t *testing.T) {
-	var d decoder
+	var d Decoder
 	var b ingest.Batch
-	d.decode([]byte("a b c\r\n"+strings.Repeat("y", 1000)+"\n"), nowMs, &b)
+	d.Decode([]byte("a b c\r\n"+strings.Repeat("y", 1000)+"\n"), nowMs, &b)
 	got := b.Result(ingest.Result{}).Rejected
 	require.Len(t, got, 2)
 	assert.Equal(t, `"a b c": the value is not a number`, got[0].Message)
@@ -80,9 +80,9 @@ func TestMessages(t *testing.T) {
 
 // TestFull: decoding stops when the batch is full.
 func TestFull(t *testing.T) {
-	var d decoder
+	var d Decoder
 	b := ingest.Batch{Max: 2}
-	d.decode([]byte("a 1 1\nb 1 1\nc 1 1\nd\n"), nowMs, &b)
+	d.Decode([]byte("a 1 1\nb 1 1\nc 1 1\nd\n"), nowMs, &b)
 	assert.True(t, b.TooMany())
 	assert.Equal(t, 2, b.Len())
 }
@@ -97,14 +97,14 @@ func FuzzDecode(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, lines string) {
-		var d decoder
+		var d Decoder
 		var all ingest.Batch
-		d.decode([]byte(lines), nowMs, &all)
+		d.Decode([]byte(lines), nowMs, &all)
 		require.LessOrEqual(t, all.Allowance.Used(), maxGrowth*int64(len(lines)+1), "%q", lines)
 		n := 0
 		for line := range strings.SplitSeq(lines, "\n") {
 			var one ingest.Batch
-			d.decode([]byte(line), nowMs, &one)
+			d.Decode([]byte(line), nowMs, &one)
 			require.LessOrEqual(t, one.Len(), 1)
 			require.Equal(t, len(strings.FieldsFunc(line, func(c rune) bool { return c < 0x80 && isSpace(byte(c)) })) > 0, one.Len() == 1, "%q", line)
 			n += one.Len()
@@ -146,8 +146,8 @@ func TestHostileIsLinear(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			linear.Check(t, 16<<10, lines, func(lines string) {
-				var d decoder
-				d.decode([]byte(lines), nowMs, &ingest.Batch{Sources: metric.SourceLabels{"host"}})
+				var d Decoder
+				d.Decode([]byte(lines), nowMs, &ingest.Batch{Sources: metric.SourceLabels{"host"}})
 			})
 		})
 	}
@@ -159,9 +159,9 @@ func TestTooManyTags(t *testing.T) {
 	for i := range 129 {
 		line += fmt.Sprintf(";t%d=v", i)
 	}
-	var d decoder
+	var d Decoder
 	var b ingest.Batch
-	d.decode([]byte(line+" 1 1\nn;a=b 1 1\n"), nowMs, &b)
+	d.Decode([]byte(line+" 1 1\nn;a=b 1 1\n"), nowMs, &b)
 	require.Equal(t, 1, b.Rejected())
 	require.Equal(t, "more than 128 labels", b.Result(ingest.Result{Accepted: 1}).Rejected[0].Message)
 	require.Equal(t, "n", b.Reports()[0].Measurements[0].Metric)

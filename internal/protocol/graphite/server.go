@@ -109,7 +109,7 @@ type Server struct {
 
 // batch holds the memory for decoding.
 type batch struct {
-	decoder
+	Decoder
 	ingest.Batch
 }
 
@@ -395,7 +395,7 @@ func (s *Server) try(from net.Addr, lines []byte, nowMs int64, turns chan struct
 	}
 	defer func() { s.batches <- b }()
 	b.Reset()
-	b.decode(lines, nowMs, &b.Batch)
+	b.Decode(lines, nowMs, &b.Batch)
 	var result ingest.Result
 	if reports := b.Reports(); len(reports) > 0 {
 		var err error

@@ -22,8 +22,8 @@ import (
 	"github.com/quern/quern/internal/wire/excerpt"
 )
 
-// settings are the parameters of a request that apply to all of its lines.
-type settings struct {
+// Settings are the parameters of a request that apply to all of its lines.
+type Settings struct {
 	// Unit is the unit of times; see parsePrecision. The default is a nanosecond.
 	Unit time.Duration
 	// Labels are added to all series, except where a series has a tag of the same name. There are
@@ -31,7 +31,7 @@ type settings struct {
 	Labels []metric.Label
 }
 
-// maxFixed is the maximum number of settings.Labels: one for the database, one for the bucket.
+// maxFixed is the maximum number of Settings.Labels: one for the database, one for the bucket.
 const maxFixed = 2
 
 // parsePrecision parses a request's precision parameter, in the notation of InfluxDB 1 or 2.
@@ -53,10 +53,10 @@ func parsePrecision(s string) (time.Duration, error) {
 	return 0, fmt.Errorf("unknown precision %s: use ns, us, ms, s, m or h", excerpt.Quoted(s))
 }
 
-// decoder decodes lines into samples. It is not safe for concurrent use. It caches metric names, so
+// Decoder decodes lines into samples. It is not safe for concurrent use. It caches metric names, so
 // repeated metrics decode faster.
-type decoder struct {
-	opts settings
+type Decoder struct {
+	opts Settings
 	b    *ingest.Batch
 	s    string // the body
 	line int    // current line number, from 1
@@ -90,10 +90,10 @@ func faultf(reason ingest.Reason, format string, args ...any) *fault {
 	return &fault{reason, fmt.Sprintf(format, args...)}
 }
 
-// decode adds the samples of a body to the batch, which keeps views into the body. A faulty line
+// Decode adds the samples of a body to the batch, which keeps views into the body. A faulty line
 // counts as one rejected measurement; the other lines are kept. It returns the number of string
 // fields, which cannot be stored.
-func (d *decoder) decode(body []byte, opts settings, b *ingest.Batch) (ignored int) {
+func (d *Decoder) Decode(body []byte, opts Settings, b *ingest.Batch) (ignored int) {
 	opts.Unit = cmp.Or(opts.Unit, time.Nanosecond)
 	d.opts, d.b, d.s, d.line, d.ignored = opts, b, unsafe.String(unsafe.SliceData(body), len(body)), 1, 0
 	d.lines = nil // the reply has those of the previous body
@@ -118,7 +118,7 @@ func emptied[T any](s []T) []T {
 }
 
 // next decodes the line at i, or skips what separates lines. It returns the end position.
-func (d *decoder) next(i int) int {
+func (d *Decoder) next(i int) int {
 	switch d.s[i] {
 	case ' ', '\r':
 		return i + 1
@@ -143,7 +143,7 @@ func (d *decoder) next(i int) int {
 func wholeLines(body []byte) []byte { return body[:bytes.LastIndexByte(body, '\n')+1] }
 
 // endOfLine returns the position of the next line feed from i on, or the end.
-func (d *decoder) endOfLine(i int) int {
+func (d *Decoder) endOfLine(i int) int {
 	if n := strings.IndexByte(d.s[i:], '\n'); n >= 0 {
 		return i + n
 	}
@@ -151,11 +151,11 @@ func (d *decoder) endOfLine(i int) int {
 }
 
 // ends returns whether a line ends at i.
-func (d *decoder) ends(i int) bool {
+func (d *Decoder) ends(i int) bool {
 	return i >= len(d.s) || d.s[i] == '\n' || d.s[i] == '\r' && (i+1 == len(d.s) || d.s[i+1] == '\n')
 }
 
-func (d *decoder) spaces(i int) int {
+func (d *Decoder) spaces(i int) int {
 	for i < len(d.s) && d.s[i] == ' ' {
 		i++
 	}
@@ -163,7 +163,7 @@ func (d *decoder) spaces(i int) int {
 }
 
 // point decodes the line at i. It returns the end of the line, or the position of the fault.
-func (d *decoder) point(i int) (int, *fault) {
+func (d *Decoder) point(i int) (int, *fault) {
 	line, at := d.line, i
 	measurement, i := d.token(i, measurementEnd)
 	if len(measurement) > ingest.MaxNameBytes {
@@ -202,9 +202,9 @@ func (d *decoder) point(i int) (int, *fault) {
 	return i, nil
 }
 
-func (d *decoder) tags(i int) (int, *fault) {
+func (d *Decoder) tags(i int) (int, *fault) {
 	d.labels = d.labels[:0]
-	var tagged [maxFixed]bool // which of settings.Labels a tag overrides
+	var tagged [maxFixed]bool // which of Settings.Labels a tag overrides
 	for i < len(d.s) && d.s[i] == ',' {
 		var key, value string
 		at := i + 1
@@ -230,7 +230,7 @@ func (d *decoder) tags(i int) (int, *fault) {
 	return i, nil
 }
 
-func (d *decoder) readFields(n *fieldNames, i int) (int, *fault) {
+func (d *Decoder) readFields(n *fieldNames, i int) (int, *fault) {
 	d.fields, d.strings = d.fields[:0], 0
 	for {
 		at := i
@@ -275,7 +275,7 @@ func (d *decoder) readFields(n *fieldNames, i int) (int, *fault) {
 
 // quoted returns the position after the string that begins at i, or a negative number if the string
 // does not end. Strings may contain line feeds.
-func (d *decoder) quoted(i int) int {
+func (d *Decoder) quoted(i int) int {
 	lines := 0
 	for i++; i < len(d.s); i++ {
 		switch d.s[i] {
@@ -294,7 +294,7 @@ func (d *decoder) quoted(i int) int {
 }
 
 // time decodes the rest of a line: a time or nothing.
-func (d *decoder) time(i int) (int, int64, *fault) {
+func (d *Decoder) time(i int) (int, int64, *fault) {
 	if d.ends(i) {
 		return i, ingest.NoTime, nil
 	}
@@ -344,7 +344,7 @@ func toMs(t int64, unit time.Duration) (int64, bool) {
 }
 
 // quote quotes the text at i for a message, up to its visible end.
-func (d *decoder) quote(i int) string {
+func (d *Decoder) quote(i int) string {
 	if d.ends(i) {
 		return "nothing"
 	}

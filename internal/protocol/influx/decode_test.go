@@ -19,7 +19,7 @@ import (
 // TestDecode runs testdata/lines. The commands are lines (the literal body) and quoted (the body as
 // a Go string). `go test -rewrite` rewrites the results.
 func TestDecode(t *testing.T) {
-	var d decoder
+	var d Decoder
 	datadriven.RunTest(t, "testdata/lines", func(t *testing.T, c *datadriven.TestData) string {
 		body := c.Input
 		if c.Cmd == "quoted" {
@@ -28,7 +28,7 @@ func TestDecode(t *testing.T) {
 				c.Fatalf(t, "%v: %s", err, c.Input)
 			}
 		}
-		var opts settings
+		var opts Settings
 		precision := ""
 		db := ""
 		if c.MaybeScanArgs(t, "db", &db); db != "" {
@@ -43,9 +43,9 @@ func TestDecode(t *testing.T) {
 }
 
 // decode returns a line for each sample, and whatever else results.
-func decode(d *decoder, body []byte, opts settings) string {
+func decode(d *Decoder, body []byte, opts Settings) string {
 	var b ingest.Batch
-	ignored := d.decode(body, opts, &b)
+	ignored := d.Decode(body, opts, &b)
 	var sb strings.Builder
 	for _, r := range b.Reports() {
 		for _, m := range r.Measurements {
@@ -114,7 +114,7 @@ func TestNumbersAreExact(t *testing.T) {
 
 // Names are built once. Beyond the bound names are still correct, and the cache grows no further.
 func TestNamesAreBounded(t *testing.T) {
-	var d decoder
+	var d Decoder
 	long := strings.Repeat("x", maxNameBytes)
 	for round := range 3 {
 		var body strings.Builder
@@ -123,7 +123,7 @@ func TestNamesAreBounded(t *testing.T) {
 		}
 		fmt.Fprintf(&body, "%s f=3\nm %s=4\n", long, long)
 		var b ingest.Batch
-		d.decode([]byte(body.String()), settings{}, &b)
+		d.Decode([]byte(body.String()), Settings{}, &b)
 		got := b.Reports()[0].Measurements
 		require.Len(t, got, 2*maxNames+2)
 		for i := range maxNames {
@@ -143,10 +143,10 @@ func TestNamesAreBounded(t *testing.T) {
 
 // A full batch stops decoding.
 func TestBatchIsFull(t *testing.T) {
-	var d decoder
+	var d Decoder
 	for _, body := range []string{"m a=1,b=2,c=3\n", "m a=1\nm a=2\nm a=3\n", "m\nm\nm\n"} {
 		b := ingest.Batch{Max: 2}
-		d.decode([]byte(body), settings{}, &b)
+		d.Decode([]byte(body), Settings{}, &b)
 		require.True(t, b.TooMany())
 		require.Equal(t, 2, b.Len())
 	}
@@ -204,15 +204,15 @@ func BenchmarkDecode(bench *testing.B) {
 		body []byte
 	}{{"tsbs", tsbs(100, 10)}, {"telegraf", telegraf(1000)}} {
 		bench.Run(c.name, func(bench *testing.B) {
-			var d decoder
+			var d Decoder
 			b := ingest.Batch{Sources: metric.SourceLabels{"host", "hostname", "instance", "server"}}
-			d.decode(c.body, settings{}, &b)
+			d.Decode(c.body, Settings{}, &b)
 			fields := b.Len()
 			bench.SetBytes(int64(len(c.body)))
 			bench.ReportAllocs()
 			for bench.Loop() {
 				b.Reset()
-				d.decode(c.body, settings{}, &b)
+				d.Decode(c.body, Settings{}, &b)
 			}
 			if b.Len() != fields || b.Rejected() > 0 {
 				bench.Fatal("not all was read")

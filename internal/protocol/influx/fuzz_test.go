@@ -46,15 +46,15 @@ func FuzzDecode(f *testing.F) {
 		f.Add(body)
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		var d decoder
-		got := decode(&d, body, settings{})
-		require.Equal(t, got, decode(&d, body, settings{}))
+		var d Decoder
+		got := decode(&d, body, Settings{})
+		require.Equal(t, got, decode(&d, body, Settings{}))
 		var held ingest.Batch
-		d.decode(body, settings{}, &held)
+		d.Decode(body, Settings{}, &held)
 		require.LessOrEqual(t, held.Allowance.Used(), maxGrowth*int64(len(body)+1), "%q", body)
 		if want, ignored, ok := reference(body); ok {
 			var b ingest.Batch
-			require.Equal(t, ignored, d.decode(body, settings{}, &b), "%q", body)
+			require.Equal(t, ignored, d.Decode(body, Settings{}, &b), "%q", body)
 			require.Zero(t, b.Rejected(), "%q: %v", body, got)
 			require.Equal(t, want, measurements(&b), "%q", body)
 		}
@@ -169,9 +169,9 @@ func FuzzEncoded(f *testing.F) {
 		if enc.Err() != nil || value == "" || tag == metric.SourceLabel || strings.HasPrefix(measurement, "#") {
 			return
 		}
-		var d decoder
+		var d Decoder
 		var b ingest.Batch
-		require.Equal(t, 1, d.decode(enc.Bytes(), settings{}, &b), "%q", enc.Bytes())
+		require.Equal(t, 1, d.Decode(enc.Bytes(), Settings{}, &b), "%q", enc.Bytes())
 		ms := time.Unix(0, ns).UnixMilli()
 		require.Equal(t, []ingest.Measurement{
 			{Metric: measurement + "_" + key, Labels: []metric.Label{{Name: tag, Value: value}}, TimeMs: ms, Value: v},

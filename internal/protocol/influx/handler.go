@@ -23,7 +23,7 @@ const version = "1.8.10-quern"
 
 // request holds the parameters of a write.
 type request struct {
-	settings
+	Settings
 
 	lines []int32 // of the measurements, once the body is decoded
 }
@@ -59,19 +59,19 @@ func Register(in *push.Intake, opts Options, to *route.Table, take func(h http.H
 	if err := push.Register(opts.Registerer, ignored); err != nil {
 		return err
 	}
-	var decoders sync.Pool // *decoder
+	var decoders sync.Pool // *Decoder
 	write := func(refuse push.Refusal) http.Handler {
 		return opts.parse(refuse, &push.Endpoint{
 			Intake:  in,
 			Accepts: func(http.Header) error { return nil }, // clients send lines under many content types
 			Whole:   wholeLines,
 			Decode: func(r *http.Request, body []byte, b *ingest.Batch) error {
-				d, ok := decoders.Get().(*decoder)
+				d, ok := decoders.Get().(*Decoder)
 				if !ok {
-					d = new(decoder)
+					d = new(Decoder)
 				}
 				req := requestOf(r)
-				ignored.Add(float64(d.decode(body, req.settings, b)))
+				ignored.Add(float64(d.Decode(body, req.Settings, b)))
 				req.lines = d.lines
 				decoders.Put(d)
 				return nil
@@ -106,7 +106,7 @@ func (o *Options) parse(refuse push.Refusal, next http.Handler) http.Handler {
 			refuse(w, r, http.StatusBadRequest, err.Error())
 			return
 		}
-		req := &request{settings: settings{Unit: unit}}
+		req := &request{Settings: Settings{Unit: unit}}
 		if db := query.Get("db"); db != "" {
 			req.Labels = append(req.Labels, metric.Label{Name: dbLabel, Value: db})
 		}

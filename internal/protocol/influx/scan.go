@@ -18,7 +18,7 @@ var classes = func() (t [256]uint8) {
 }()
 
 // token reads from i to the terminating byte, which is at next.
-func (d *decoder) token(i int, end uint8) (text string, next int) {
+func (d *Decoder) token(i int, end uint8) (text string, next int) {
 	s := d.s
 	for next = i; next < len(s); next++ {
 		if c := s[next]; classes[c]&end != 0 {
@@ -32,7 +32,7 @@ func (d *decoder) token(i int, end uint8) (text string, next int) {
 }
 
 // escaped continues token at the first backslash, which is at next.
-func (d *decoder) escaped(i, next int, end uint8) (string, int) {
+func (d *Decoder) escaped(i, next int, end uint8) (string, int) {
 	s, plain, begin := d.s, true, i
 	d.scratch = d.scratch[:0]
 	for ; next < len(s); next++ {
