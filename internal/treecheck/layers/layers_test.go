@@ -154,6 +154,7 @@ var rules = []rule{
 	{"internal/operate/verify", []string{"internal/client", "internal/metric", "internal/blocks/sketch", "internal/wire"}},
 	{"internal/client/transfer", []string{"internal/client", "internal/clock", "internal/storage/durable", "internal/wire"}},
 	{"internal/agent/spool", nouns},
+	{"internal/agent/format", with(nouns, "internal/ingest", "internal/protocol/influx", "internal/protocol/graphite", "internal/protocol/jsonscan")},
 	{"internal/agent", with(nouns, "internal/agent/hostmetrics", "internal/agent/spool", "internal/wire/version", "internal/wire")},
 	{"internal/app/demo", []string{"internal/ingest", "internal/metric"}},
 
