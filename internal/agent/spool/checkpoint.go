@@ -25,6 +25,7 @@ type checkpoint struct {
 	Format   int              `json:"format"`
 	Position Position         `json:"position"` // of the first chunk that is not acknowledged
 	Running  time.Duration    `json:"running"`  // ns
+	Newest   uint64           `json:"newest"`   // generation
 	Streams  map[string]Point `json:"streams"`
 }
 

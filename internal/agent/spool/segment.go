@@ -53,15 +53,15 @@ func appendRecord(b []byte, c *Chunk, at time.Duration) ([]byte, error) {
 	switch {
 	case !utf8.ValidString(c.Stream):
 		return b, fmt.Errorf("the stream %q: its name is not UTF-8", c.Stream)
-	case len(c.Stream) > maxName:
-		return b, fmt.Errorf("the stream %.100q…: its name has more than %d bytes", c.Stream, maxName)
+	case len(c.Stream) > maxName || len(c.State) > maxName:
+		return b, fmt.Errorf("the stream %.100q…: its name or state has more than %d bytes", c.Stream, maxName)
 	}
 	begin := len(b)
 	b = append(b, make([]byte, headBytes)...)
-	for _, n := range []uint64{uint64(at), c.Generation, c.Seq, uint64(c.Samples), uint64(len(c.Stream))} {
+	for _, n := range []uint64{uint64(at), c.Generation, c.Seq, uint64(c.Samples), uint64(len(c.Stream)), uint64(len(c.State))} {
 		b = binary.AppendUvarint(b, n)
 	}
-	b = append(append(b, c.Stream...), c.Data...)
+	b = append(append(append(b, c.Stream...), c.State...), c.Data...)
 	payload := b[begin+headBytes:]
 	if len(payload) > maxPayload {
 		return b[:begin], fmt.Errorf("a chunk of the stream %q has %d bytes, more than %d", c.Stream, len(payload), maxPayload)
@@ -72,7 +72,7 @@ func appendRecord(b []byte, c *Chunk, at time.Duration) ([]byte, error) {
 }
 
 func parsePayload(b []byte) (c Chunk, at time.Duration, ok bool) {
-	var n [5]uint64
+	var n [6]uint64
 	for i := range n {
 		x, width := binary.Uvarint(b)
 		if width <= 0 {
@@ -80,12 +80,11 @@ func parsePayload(b []byte) (c Chunk, at time.Duration, ok bool) {
 		}
 		n[i], b = x, b[width:]
 	}
-	if n[4] > uint64(len(b)) {
+	if left := uint64(len(b)); n[4] > left || n[5] > left-n[4] {
 		return c, 0, false
 	}
-	return Chunk{
-		Generation: n[1], Seq: n[2], Samples: int(n[3]), Stream: string(b[:n[4]]), Data: b[n[4]:],
-	}, time.Duration(n[0]), true
+	stream, state, data := b[:n[4]], b[n[4]:n[4]+n[5]], b[n[4]+n[5]:]
+	return Chunk{Stream: string(stream), Point: Point{n[1], n[2], string(state)}, Samples: int(n[3]), Data: data}, time.Duration(n[0]), true
 }
 
 // record is a chunk of a segment, with the offset behind it.

@@ -12,6 +12,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -23,11 +24,8 @@ import (
 
 // Chunk is a piece of a stream: of the bytes that something on the host becomes, numbered from zero.
 type Chunk struct {
-	// Stream is its name. Generation tells a stream from earlier ones of the same name, as of a file that was replaced.
-	Stream     string
-	Generation uint64
-	// Seq is the sequence id: the offset in the stream at which the chunk ends. The first 100 bytes have 100, the next 200.
-	Seq uint64
+	Stream string // its name
+	Point         // at which the chunk ends
 	// Samples is how many samples it has.
 	Samples int
 	Data    []byte
@@ -35,8 +33,12 @@ type Chunk struct {
 
 // Point is how far a stream is.
 type Point struct {
+	// Generation tells a stream from earlier ones of the same name, as of a file that was replaced.
 	Generation uint64 `json:"generation"`
-	Seq        uint64 `json:"seq"`
+	// Seq is the sequence id: an offset in the stream. That of a chunk is where it ends: the first 100 bytes have 100, the next 200.
+	Seq uint64 `json:"seq"`
+	// State is what its reader needs to go on from here, such as how to recognise the file. It is text.
+	State string `json:"state,omitempty"`
 }
 
 func (p Point) compare(o Point) int {
@@ -97,11 +99,13 @@ type Spool struct {
 	number   uint64     // of the next segment
 	first    Position   // of the oldest chunk that is not acknowledged
 	spooled  map[string]Point
-	acked    map[string]Point
-	base     time.Duration // running time when it was opened, less that of the clock
-	saved    time.Duration // when the checkpoint was last written
+	acked    map[string]Point // of those that are in spooled
+	newest   uint64           // generation
+	base     time.Duration    // running time when it was opened, less that of the clock
+	saved    time.Duration    // when the checkpoint was last written
 	dropped  int
 	more     chan struct{} // closed by the next Put
+	room     chan struct{} // closed when segments have gone
 }
 
 const lockName = "LOCK"
@@ -118,7 +122,7 @@ func Open(dir string, o Options) (*Spool, error) {
 		o.FS = vfs.Default
 	}
 	o.MaxBytes, o.MaxAge = cmp.Or(o.MaxBytes, 1<<30), cmp.Or(o.MaxAge, 24*time.Hour)
-	s := &Spool{dir: dir, opts: o, topics: limits.NewTopics(o.Clock, time.Minute, 8), more: make(chan struct{})}
+	s := &Spool{dir: dir, opts: o, topics: limits.NewTopics(o.Clock, time.Minute, 8), more: make(chan struct{}), room: make(chan struct{})}
 	if err := s.makeDir(); err != nil {
 		return nil, fmt.Errorf("data directory %s: %w: choose another directory", dir, err)
 	}
@@ -164,7 +168,7 @@ func (s *Spool) load() error {
 	if err != nil {
 		return err
 	}
-	s.first, s.acked, s.spooled, s.number = c.Position, c.Streams, maps.Clone(c.Streams), c.Position.Segment
+	s.first, s.acked, s.spooled, s.number, s.newest = c.Position, c.Streams, maps.Clone(c.Streams), c.Position.Segment, c.Newest
 	names, err := s.opts.FS.List(s.dir)
 	if err != nil {
 		return err
@@ -211,6 +215,7 @@ func (s *Spool) scan(g *segment) error {
 			g.acked += r.Samples
 		}
 		raise(s.spooled, &r.Chunk)
+		s.newest = max(s.newest, r.Generation)
 		return true
 	})
 	if damage >= 0 {
@@ -221,8 +226,8 @@ func (s *Spool) scan(g *segment) error {
 
 // raise notes that a stream is as far as a chunk, unless that is of an earlier generation.
 func raise(points map[string]Point, c *Chunk) {
-	if p := (Point{c.Generation, c.Seq}); p.compare(points[c.Stream]) > 0 {
-		points[c.Stream] = p
+	if last, ok := points[c.Stream]; !ok || c.compare(last) > 0 {
+		points[c.Stream] = c.Point
 	}
 }
 
@@ -235,6 +240,31 @@ func (s *Spool) Stream(name string) Point {
 	return s.spooled[name]
 }
 
+// Streams returns how far the spool has the streams whose names begin with a prefix.
+func (s *Spool) Streams(prefix string) map[string]Point {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	points := maps.Clone(s.spooled)
+	maps.DeleteFunc(points, func(name string, _ Point) bool { return !strings.HasPrefix(name, prefix) })
+	return points
+}
+
+// Forget forgets how far a stream is, since nobody will read it again. Its chunks stay.
+func (s *Spool) Forget(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.spooled, name)
+	delete(s.acked, name)
+}
+
+// NewGeneration returns a generation that no stream has had.
+func (s *Spool) NewGeneration() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.newest++
+	return s.newest
+}
+
 // Stats counts samples: those that wait, and those that were dropped since the spool was opened.
 func (s *Spool) Stats() (waiting, dropped int) {
 	s.mu.Lock()
@@ -245,17 +275,41 @@ func (s *Spool) Stats() (waiting, dropped int) {
 	return waiting, s.dropped
 }
 
-// Put appends a chunk. After an error the chunk may come, or not.
+// Put appends a chunk. If the spool is full, it drops the oldest ones.
+// After an error the chunk may come, or not.
 func (s *Spool) Put(c Chunk) error {
+	_, err := s.put(&c, func() { s.drop("the spool is full; dropped the oldest samples") })
+	return err
+}
+
+// PutOrWait appends a chunk. While the spool is full, it waits until something has gone, or ctx ends.
+// After an error the chunk may come, or not.
+func (s *Spool) PutOrWait(ctx context.Context, c Chunk) error {
+	for {
+		full, err := s.put(&c, nil)
+		if full == nil {
+			return err
+		}
+		select {
+		case <-full:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// put appends a chunk. It has drop drop the oldest segment until there is room. Without drop it returns a channel that is closed
+// when there may be room.
+func (s *Spool) put(c *Chunk, drop func()) (full <-chan struct{}, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.running()
-	b, err := appendRecord(nil, &c, now)
+	b, err := appendRecord(nil, c, now)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if int64(len(b)) > s.opts.MaxBytes/2 {
-		return fmt.Errorf("a chunk of the stream %q has %d bytes, more than half of the spool", c.Stream, len(b))
+		return nil, fmt.Errorf("a chunk of the stream %q has %d bytes, more than half of the spool", c.Stream, len(b))
 	}
 	s.expire(now)
 	bytes := int64(len(b))
@@ -263,8 +317,11 @@ func (s *Spool) Put(c Chunk) error {
 		bytes += g.bytes
 	}
 	for bytes > s.opts.MaxBytes {
+		if drop == nil {
+			return s.room, nil
+		}
 		bytes -= s.segments[0].bytes
-		s.drop("the spool is full; dropped the oldest samples")
+		drop()
 	}
 	g, err := s.roomFor(b, now)
 	if err == nil {
@@ -275,13 +332,13 @@ func (s *Spool) Put(c Chunk) error {
 	}
 	if err != nil {
 		// Nobody knows what is behind the last whole record. It is left, and not read.
-		return errors.Join(err, s.endSegment())
+		return nil, errors.Join(err, s.endSegment())
 	}
 	g.bytes, g.samples, g.newest = g.bytes+int64(len(b)), g.samples+c.Samples, now
-	raise(s.spooled, &c)
+	raise(s.spooled, c)
 	close(s.more)
 	s.more = make(chan struct{})
-	return nil
+	return nil, nil
 }
 
 // roomFor returns the newest segment, which is a new one if the last is full or old.
@@ -340,6 +397,8 @@ func (s *Spool) drop(why string) {
 func (s *Spool) remove() error {
 	g := s.segments[0]
 	s.segments = s.segments[1:]
+	close(s.room)
+	s.room = make(chan struct{})
 	return s.opts.FS.Remove(s.path(segmentName(g.number)))
 }
 
@@ -414,7 +473,9 @@ func (s *Spool) Ack(chunks []Chunk, behind Position) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range chunks {
-		raise(s.acked, &chunks[i])
+		if _, known := s.spooled[chunks[i].Stream]; known {
+			raise(s.acked, &chunks[i])
+		}
 	}
 	if behind.compare(s.first) > 0 {
 		s.first = behind
@@ -440,7 +501,7 @@ func (s *Spool) Ack(chunks []Chunk, behind Position) error {
 
 func (s *Spool) save() error {
 	s.saved = s.running()
-	c := checkpoint{Format: 1, Position: s.first, Running: s.saved, Streams: s.acked}
+	c := checkpoint{Format: 1, Position: s.first, Running: s.saved, Newest: s.newest, Streams: s.acked}
 	return c.save(s.opts.FS, s.dir)
 }
 

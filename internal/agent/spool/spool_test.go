@@ -28,12 +28,17 @@ var begin = time.UnixMilli(1763683200000)
 
 // chunk returns the chunk of stream s that ends at 10 × n, of one sample.
 func chunk(n int) Chunk {
-	return Chunk{Stream: "s", Seq: uint64(10 * n), Samples: 1, Data: fmt.Appendf(nil, "chunk %04d", n)}
+	return Chunk{Stream: "s", Point: at(n), Samples: 1, Data: fmt.Appendf(nil, "chunk %04d", n)}
+}
+
+// at is the point at which chunk n ends.
+func at(n int) Point {
+	return Point{Generation: 1, Seq: uint64(10 * n), State: fmt.Sprintf("state %04d", n)}
 }
 
 // options are those of a spool with segments of about four chunks.
 func options(files vfs.FS) Options {
-	return Options{FS: files, Clock: clock.NewSimulated(begin), Logger: slog.New(slog.DiscardHandler), MaxBytes: 1200}
+	return Options{FS: files, Clock: clock.NewSimulated(begin), Logger: slog.New(slog.DiscardHandler), MaxBytes: 1400}
 }
 
 func open(t *testing.T, o Options) *Spool {
@@ -105,8 +110,8 @@ func TestLife(t *testing.T) {
 	require.NoError(t, s.Close())
 
 	s = open(t, o)
-	require.Equal(t, Point{Seq: 90}, s.Stream("s"))
-	require.Equal(t, Point{Seq: 30}, s.acked["s"])
+	require.Equal(t, at(9), s.Stream("s"))
+	require.Equal(t, at(3), s.acked["s"])
 	waiting, _ = s.Stats()
 	require.Equal(t, 6, waiting)
 	put(t, s, 10, 11)
@@ -117,7 +122,7 @@ func TestLife(t *testing.T) {
 	require.Empty(t, segmentsIn(t, files), "what was acknowledged is removed")
 
 	s = open(t, o)
-	require.Equal(t, [2]Point{{Seq: 110}, {Seq: 110}}, [2]Point{s.Stream("s"), s.acked["s"]})
+	require.Equal(t, [2]Point{at(11), at(11)}, [2]Point{s.Stream("s"), s.acked["s"]})
 	put(t, s, 12, 12)
 	numbers, _ = rest(t, s)
 	require.Equal(t, run(12, 12), numbers)
@@ -158,7 +163,7 @@ func TestReadFails(t *testing.T) {
 	}))
 	s := open(t, o)
 	put(t, s, 1, 1)
-	require.NoError(t, s.Put(Chunk{Stream: "s", Seq: 20, Data: make([]byte, 1<<20)}))
+	require.NoError(t, s.Put(Chunk{Stream: "s", Point: at(2), Data: make([]byte, 1<<20)}))
 	broken = true
 	chunks, at, err := s.Next(t.Context(), Position{}, 1<<30)
 	require.NoError(t, err)
@@ -184,7 +189,7 @@ func TestFull(t *testing.T) {
 	require.Equal(t, [2]int{len(numbers), 200 - 2 - len(numbers)}, [2]int{waiting, dropped})
 	require.Contains(t, log.String(), "the spool is full; dropped the oldest samples")
 	require.NoError(t, s.Ack([]Chunk{chunk(200)}, at))
-	require.Error(t, s.Put(Chunk{Stream: "s", Data: make([]byte, 1200)}))
+	require.Error(t, s.Put(Chunk{Stream: "s", Data: make([]byte, 1400)}))
 	require.NoError(t, s.Close())
 }
 
@@ -220,18 +225,75 @@ func TestOld(t *testing.T) {
 // TestGenerations: a late acknowledgement of an earlier stream of a name does not raise that of a later one.
 func TestGenerations(t *testing.T) {
 	s := open(t, options(vfs.NewMem()))
-	c := Chunk{Stream: "log", Generation: 1, Seq: 5000, Samples: 1}
+	c := Chunk{Stream: "log", Point: Point{Generation: 1, Seq: 5000}, Samples: 1}
 	require.NoError(t, s.Put(c))
-	next := Chunk{Stream: "log", Generation: 2, Seq: 10, Samples: 1}
+	next := Chunk{Stream: "log", Point: Point{Generation: 2, Seq: 10}, Samples: 1}
 	require.NoError(t, s.Put(next))
-	require.Equal(t, Point{2, 10}, s.Stream("log"))
+	require.Equal(t, next.Point, s.Stream("log"))
 	_, at := s.Stream("log"), Position{}
 	chunks, at, err := s.Next(t.Context(), at, 1<<20)
 	require.NoError(t, err)
 	require.NoError(t, s.Ack([]Chunk{chunks[1]}, at))
 	require.NoError(t, s.Ack([]Chunk{chunks[0]}, at))
-	require.Equal(t, Point{2, 10}, s.acked["log"])
+	require.Equal(t, next.Point, s.acked["log"])
 	require.NoError(t, s.Close())
+}
+
+// TestForgotten: a stream that is forgotten stays so, whatever becomes of its chunks, and a generation is never used again.
+func TestForgotten(t *testing.T) {
+	o := options(vfs.NewMem())
+	s := open(t, o)
+	put(t, s, 1, 2)
+	other := Chunk{Stream: "t", Point: Point{Generation: 7, Seq: 5}, Samples: 1}
+	require.NoError(t, s.Put(other))
+	require.NoError(t, s.Close())
+	s = open(t, o)
+	require.Equal(t, map[string]Point{"s": at(2)}, s.Streams("s"))
+	require.EqualValues(t, 8, s.NewGeneration())
+	s.Forget("s")
+	require.Equal(t, map[string]Point{"t": other.Point}, s.Streams(""))
+	waiting, _ := s.Stats()
+	require.Equal(t, 3, waiting)
+	ack(t, s, 3)
+	require.Equal(t, map[string]Point{"t": other.Point}, s.acked)
+	require.EqualValues(t, 9, s.NewGeneration())
+	require.NoError(t, s.Close())
+
+	s = open(t, o)
+	require.Equal(t, map[string]Point{"t": other.Point}, s.Streams(""))
+	require.EqualValues(t, 10, s.NewGeneration())
+	require.NoError(t, s.Close())
+}
+
+// TestWaits: who can wait for room in a full spool gets it when something was acknowledged, and nothing is dropped.
+func TestWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := open(t, options(vfs.NewMem()))
+		n, done := 0, make(chan error, 1)
+		go func() {
+			for n < 60 {
+				if err := s.PutOrWait(t.Context(), chunk(n+1)); err != nil {
+					done <- err
+					return
+				}
+				n++
+			}
+			done <- nil
+		}()
+		synctest.Wait()
+		require.Less(t, n, 60)
+		ended, stop := context.WithCancel(t.Context())
+		stop()
+		require.ErrorIs(t, s.PutOrWait(ended, chunk(0)), context.Canceled)
+		for acked := 0; acked < 60; acked++ {
+			ack(t, s, 1)
+			synctest.Wait()
+		}
+		require.NoError(t, <-done)
+		waiting, dropped := s.Stats()
+		require.Equal(t, [2]int{0, 0}, [2]int{waiting, dropped})
+		require.NoError(t, s.Close())
+	})
 }
 
 // TestDamage: a byte that has changed costs one chunk, or those behind it in the segment, and the log names the file.
