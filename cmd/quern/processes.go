@@ -37,18 +37,32 @@ releases the current blocks. A second signal stops it at once; nothing acknowled
 func agentCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "agent",
-		Usage: "measure this host and send reports to a server",
-		Description: `Reads processor, memory, disk, network and load at a fixed interval and sends the
-readings as measurement reports. While the server is unavailable, they wait in a directory,
-up to a limit, and are sent later, also by the next process.
+		Usage: "read this host, its log files and the output of commands, and send that to a server",
+		Description: `Reads what the adaptors of its file name: the host, log files, the output of commands. Without
+adaptors it reads processor, memory, disk, network and load of the host. While the server is
+unavailable, what was read waits in a directory, up to a limit, and is sent later, also by the
+next process.
 
 Examples:
 
    quern agent                                     to a server on this machine
    quern agent --url http://metrics.example:9095 --interval 30s
-   QUERN_URL=http://metrics.example:9095 quern agent --source db-7`,
+   QUERN_URL=http://metrics.example:9095 quern agent --source db-7
+   quern agent --config agent.yaml                 with its adaptors, such as
+                                                   adaptors:
+                                                     - {type: host}
+                                                     - {type: tail, path: /var/log/nginx/*.log, format: access}
+                                                     - {type: exec, command: [/usr/lib/nagios/plugins/check_load], format: nagios}`,
 		Flags:  config.AgentFlags(),
 		Action: program.Action(config.FromAgent, app.Agent),
+		Subcommands: []*cli.Command{{
+			Name:        "check",
+			Usage:       "check the file of an agent",
+			ArgsUsage:   "FILE",
+			Description: "Names each mistake in a file for --config with its line, or lists what the agent would read.\n\nExamples:\n\n   quern agent check agent.yaml",
+			Flags:       config.AgentFlags(),
+			Action:      program.Action(config.FromAgentFile, app.CheckAgent),
+		}},
 	}
 }
 

@@ -1,6 +1,5 @@
-// Package agent measures one host at a fixed interval and sends what it measured to
-// a server, with a spool in between for the time that the server is away.
-// docs/agent.md is its manual.
+// Package agent reads what a host has by adaptors, and sends it to a server, with a spool in between for the time that the server is
+// away. docs/agent.md is its manual.
 package agent
 
 import (
@@ -10,18 +9,18 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
-	"math"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/quern/quern/internal/agent/hostmetrics"
-	"github.com/quern/quern/internal/agent/spool"
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/quern/quern/internal/agent/adaptor"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/limits"
-	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/wire"
 )
 
@@ -46,32 +45,31 @@ type Report struct {
 	Measurements []Measurement `json:"measurements"`
 }
 
-// hostStream is the stream of what the host is: a line of JSON for each reading, which is a Report.
-const hostStream = "host"
-
 // Batch is what one request sends.
 type Batch struct {
 	Samples int
-	// Body is reports as JSON, one after another.
+	// Body is reports as JSON, one after another, in frames of zstd.
 	Body []byte
 }
 
 // Reports decodes the body.
 func (b *Batch) Reports() (reports []Report, err error) {
-	for d := json.NewDecoder(bytes.NewReader(b.Body)); d.More(); {
+	z, err := zstd.NewReader(bytes.NewReader(b.Body), zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true))
+	if err != nil {
+		return nil, err
+	}
+	defer z.Close()
+	for d := json.NewDecoder(z); ; {
 		var r Report
-		if err := d.Decode(&r); err != nil {
+		switch err := d.Decode(&r); err {
+		case nil:
+			reports = append(reports, r)
+		case io.EOF:
+			return reports, nil
+		default:
 			return nil, err
 		}
-		reports = append(reports, r)
 	}
-	return reports, nil
-}
-
-// Collector measures; hostmetrics.Collector implements it. Along with an error it may return what
-// it could measure.
-type Collector interface {
-	Collect(ctx context.Context) ([]hostmetrics.Measurement, error)
 }
 
 // Sender delivers batches. The error says what the agent does next:
@@ -124,12 +122,7 @@ func (e *RejectedError) Error() string {
 
 // Options holds the agent's settings.
 type Options struct {
-	// Source is the name of the host. There is no default.
-	Source string
-	// Interval is the time between two measurements, which are aligned to it in UTC. The default is
-	// 10s.
-	Interval time.Duration
-	// RequestBytes is how many bytes of several readings may go in one request, before compression. The default is 1 MiB.
+	// RequestBytes is how many bytes of several chunks may go in one request, after compression. The default is 1 MiB.
 	RequestBytes int
 	// Jitter is a random number in [0, 1), which spreads the retries of many agents.
 	// The default is rand.Float64.
@@ -150,7 +143,7 @@ const (
 // silence a host.
 const maxRetryAfter = 5 * time.Minute
 
-// Agent measures and sends. Its invariants:
+// Agent runs adaptors, and sends what they read. Its invariants:
 //
 //  1. A measurement leaves the spool when the server has accepted it, when it can never be
 //     accepted, or when the spool drops it. The last two are counted and logged.
@@ -158,16 +151,15 @@ const maxRetryAfter = 5 * time.Minute
 //     after a crash has the same time, and so counts once.
 //  3. At most one request is under way.
 type Agent struct {
-	opts      Options
-	collector Collector
-	sender    Sender
-	clock     clock.Clock
-	log       *slog.Logger
-	topics    *limits.Topics
+	opts     Options
+	adaptors []adaptor.Adaptor
+	out      *adaptor.Output
+	sender   Sender
+	clock    clock.Clock
+	log      *slog.Logger
+	topics   *limits.Topics
 
-	spool *spool.Spool
-
-	delivered, rejected, refused, unspooled atomic.Uint64
+	delivered, rejected, refused atomic.Uint64
 }
 
 // Stats counts measurements since the start.
@@ -185,62 +177,59 @@ type Stats struct {
 
 // Parts are what an Agent works with. All are required.
 type Parts struct {
-	Collector Collector
-	Sender    Sender
-	Spool     *spool.Spool
-	Clock     clock.Clock
-	Logger    *slog.Logger
+	Adaptors []adaptor.Adaptor
+	Output   *adaptor.Output
+	Sender   Sender
+	Clock    clock.Clock
+	Logger   *slog.Logger
 }
 
 // New returns an agent. Run starts it.
-func New(p Parts, o Options) (*Agent, error) {
-	o.Interval = cmp.Or(o.Interval, 10*time.Second)
+func New(p Parts, o Options) *Agent {
 	o.RequestBytes = cmp.Or(o.RequestBytes, 1<<20)
 	if o.Jitter == nil {
 		o.Jitter = rand.Float64
 	}
-	switch {
-	case o.Source == "":
-		return nil, errors.New("the source must not be empty: give the name of this host")
-	case o.Interval < time.Millisecond || o.Interval%time.Millisecond != 0:
-		return nil, fmt.Errorf("interval %s: must be whole milliseconds", o.Interval)
-	}
 	return &Agent{
-		opts:      o,
-		collector: p.Collector,
-		sender:    p.Sender,
-		clock:     p.Clock,
-		log:       p.Logger,
-		topics:    limits.NewTopics(p.Clock, topicEvery, maxTopics),
-		spool:     p.Spool,
-	}, nil
+		opts:     o,
+		adaptors: p.Adaptors,
+		out:      p.Output,
+		sender:   p.Sender,
+		clock:    p.Clock,
+		log:      p.Logger,
+		topics:   limits.NewTopics(p.Clock, topicEvery, maxTopics),
+	}
 }
 
 // Stats returns the current counts.
 func (a *Agent) Stats() Stats {
-	waiting, dropped := a.spool.Stats()
+	waiting, dropped := a.out.Spool.Stats()
 	return Stats{
 		Delivered: a.delivered.Load(),
 		Rejected:  a.rejected.Load(),
 		Refused:   a.refused.Load(),
-		Dropped:   uint64(dropped) + a.unspooled.Load(),
+		Dropped:   uint64(dropped) + a.out.Lost(),
 		Waiting:   waiting,
 	}
 }
 
-// Run measures and sends until ctx ends. Then it sends what is in the spool, for at most the grace. What is left stays there.
+// Run reads and sends until ctx ends. Then it sends what is in the spool, for at most the grace. What is left stays there.
 // An agent runs once.
 func (a *Agent) Run(ctx context.Context) {
 	// Sending continues after ctx for the grace, and is then aborted.
 	sending, cut := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cut(nil)
-	collecting, collected := context.WithCancel(context.WithoutCancel(ctx))
+	reading, read := context.WithCancel(context.WithoutCancel(ctx))
 
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() {
-		defer collected()
-		a.collectLoop(ctx)
+		defer read()
+		var all sync.WaitGroup
+		for _, one := range a.adaptors {
+			all.Go(func() { one.Run(ctx, a.out) })
+		}
+		all.Wait()
 	})
 	wg.Go(func() {
 		select {
@@ -252,69 +241,6 @@ func (a *Agent) Run(ctx context.Context) {
 			cut(fmt.Errorf("not sent within %s of the stop", grace))
 		}
 	})
-	a.sendLoop(ctx, sending, collecting)
+	a.sendLoop(ctx, sending, reading)
 	cut(nil)
-}
-
-// collectLoop measures at once, so that a new host is visible without delay, and then at each
-// multiple of the interval.
-func (a *Agent) collectLoop(ctx context.Context) {
-	intervalMs := a.opts.Interval.Milliseconds()
-	nowMs := clock.NowMs(a.clock)
-	lastMs := nowMs
-	a.collect(ctx, nowMs)
-	for {
-		nowMs = clock.NowMs(a.clock)
-		nextMs := metric.AlignDown(nowMs, intervalMs) + intervalMs
-		if a.clock.Sleep(ctx, time.Duration(nextMs-nowMs)*time.Millisecond) != nil {
-			return
-		}
-		// A measurement that is a little late belongs to its tick: even times make small chunks.
-		// Long after, for example when the machine slept, it belongs to the last tick.
-		nowMs = clock.NowMs(a.clock)
-		tickMs := metric.AlignDown(nowMs, intervalMs)
-		if tickMs <= lastMs && lastMs-tickMs < intervalMs {
-			continue // woken early, or the clock was set back a little: one value per tick
-		}
-		lastMs = tickMs
-		a.collect(ctx, tickMs)
-	}
-}
-
-// collect measures once and puts the result into the spool.
-func (a *Agent) collect(ctx context.Context, tMs int64) {
-	measured, err := a.collector.Collect(ctx)
-	if ctx.Err() != nil {
-		return
-	}
-	if err != nil {
-		if n, ok := a.topics.Pass("collect"); ok {
-			a.log.Warn("some host metrics cannot be read", "err", err, "suppressed", n)
-		}
-	}
-	r := Report{Source: a.opts.Source}
-	for _, m := range measured {
-		// JSON cannot represent NaN and infinities.
-		if math.IsNaN(m.Value) || math.IsInf(m.Value, 0) {
-			continue
-		}
-		labels := make(map[string]string, len(m.Labels))
-		for _, l := range m.Labels {
-			labels[l.Name] = l.Value
-		}
-		r.Measurements = append(r.Measurements, Measurement{Metric: m.Metric, Labels: labels, TimeMs: tMs, Value: m.Value})
-	}
-	if len(r.Measurements) == 0 {
-		return
-	}
-	line, err := json.Marshal(r)
-	if err == nil {
-		line = append(line, '\n')
-		end := a.spool.Stream(hostStream).Seq + uint64(len(line))
-		err = a.spool.Put(spool.Chunk{Stream: hostStream, Seq: end, Samples: len(r.Measurements), Data: line})
-	}
-	if err != nil {
-		a.unspooled.Add(uint64(len(r.Measurements)))
-		a.warn("dropped measurements that cannot be written to the spool", err, len(r.Measurements))
-	}
 }

@@ -18,31 +18,34 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/quern/quern/internal/agent/hostmetrics"
+	"github.com/quern/quern/internal/agent/adaptor"
 	"github.com/quern/quern/internal/agent/spool"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/wire"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// collectorFunc makes a function a Collector.
-type collectorFunc func(ctx context.Context) ([]hostmetrics.Measurement, error)
-
-func (f collectorFunc) Collect(ctx context.Context) ([]hostmetrics.Measurement, error) { return f(ctx) }
-
-// counting returns a collector of n metrics whose values count up from 0, so that a test sees from
+// counting is an adaptor that puts n samples every 10 s, whose values count up from 0, so that a test sees from
 // the values alone what is missing, doubled, or out of order.
-func counting(n int) Collector {
-	next := 0.0
-	return collectorFunc(func(context.Context) ([]hostmetrics.Measurement, error) {
-		ms := make([]hostmetrics.Measurement, n)
-		for i := range ms {
-			ms[i] = hostmetrics.Measurement{Metric: "m" + strconv.Itoa(i), Value: next}
-			next++
+type counting struct{ n, next int }
+
+func (c *counting) String() string { return "counting" }
+
+func (c *counting) Run(ctx context.Context, out *adaptor.Output) {
+	for {
+		var b ingest.Batch
+		for i := range c.n {
+			b.Series("m"+strconv.Itoa(i), nil)
+			b.Add(clock.NowMs(out.Clock), float64(c.next))
+			c.next++
 		}
-		return ms, nil
-	})
+		out.Put("counted", spool.Point{Seq: uint64(c.next)}, &b)
+		if out.Clock.Sleep(ctx, 10*time.Second-time.Since(bubbleStart)%(10*time.Second)) != nil {
+			return
+		}
+	}
 }
 
 // server is a sender that records attempts, and replies as the test says.
@@ -130,20 +133,20 @@ func memory(t *testing.T, bytes int64) *spool.Spool {
 }
 
 // start runs an agent. A jitter of 1 makes every wait as long as possible.
-func start(t *testing.T, o Options, c Collector, s Sender) *running {
+func start(t *testing.T, o Options, c adaptor.Adaptor, s Sender) *running {
 	return startOn(t, memory(t, 0), o, c, s)
 }
 
 // startOn is start with a spool.
-func startOn(t *testing.T, kept *spool.Spool, o Options, c Collector, s Sender) *running {
-	o.Source = "web-1"
+func startOn(t *testing.T, kept *spool.Spool, o Options, c adaptor.Adaptor, s Sender) *running {
 	if o.Jitter == nil {
 		o.Jitter = func() float64 { return 1 }
 	}
 	r := &running{done: make(chan struct{})}
-	var err error
-	r.Agent, err = New(Parts{Collector: c, Sender: s, Spool: kept, Clock: clock.System{}, Logger: slog.New(slog.NewTextHandler(&r.log, nil))}, o)
-	require.NoError(t, err)
+	log := slog.New(slog.NewTextHandler(&r.log, nil))
+	r.Agent = New(Parts{
+		Adaptors: []adaptor.Adaptor{c}, Output: adaptor.NewOutput(kept, clock.System{}, log, "web-1"), Sender: s, Clock: clock.System{}, Logger: log,
+	}, o)
 	ctx, end := context.WithCancel(t.Context())
 	r.end = end
 	go func() {
@@ -172,24 +175,6 @@ func upTo(n int) []float64 {
 	return vs
 }
 
-func TestMeasuresAtOnceAndThenAligned(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		after(3 * time.Second)
-		s := &server{}
-		a := start(t, Options{}, counting(1), s)
-		after(27 * time.Second)
-		a.stop()
-
-		var at []int64
-		for _, m := range s.taken {
-			at = append(at, m.TimeMs-bubbleStart.UnixMilli())
-		}
-		require.Equal(t, []int64{3_000, 10_000, 20_000, 30_000}, at)
-		require.Equal(t, upTo(4), s.values())
-		require.Equal(t, Stats{Delivered: 4}, a.Stats())
-	})
-}
-
 // TestServerAway: after an hour without the server everything arrives, once, in order, in reports
 // of the allowed size.
 func TestServerAway(t *testing.T) {
@@ -200,7 +185,7 @@ func TestServerAway(t *testing.T) {
 			}
 			return nil
 		}}
-		a := start(t, Options{RequestBytes: 5000}, counting(3), s)
+		a := start(t, Options{RequestBytes: 5000}, &counting{n: 3}, s)
 		after(time.Hour - time.Second)
 		require.Equal(t, 3*360, a.Stats().Waiting)
 		require.Less(t, s.tries(), 140, "it backs off")
@@ -224,7 +209,7 @@ func TestServerAway(t *testing.T) {
 func TestFullSpool(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, back := awayServer()
-		a := startOn(t, memory(t, 1500), Options{}, counting(4), s)
+		a := startOn(t, memory(t, 1500), Options{}, &counting{n: 4}, s)
 		after(10 * time.Minute)
 		waiting, dropped := a.Stats().Waiting, int(a.Stats().Dropped)
 		require.Equal(t, 61*4, waiting+dropped)
@@ -243,8 +228,8 @@ func TestKilled(t *testing.T) {
 		o := spool.Options{FS: disk, Clock: clock.System{}, Logger: slog.New(slog.DiscardHandler)}
 		kept, err := spool.Open("/spool", o)
 		require.NoError(t, err)
-		collector := counting(2)
-		a := startOn(t, kept, Options{}, collector, s)
+		counted := &counting{n: 2}
+		a := startOn(t, kept, Options{}, counted, s)
 		after(25 * time.Second)
 		o.FS = disk.CrashClone(vfs.CrashCloneCfg{})
 		a.stop()
@@ -255,7 +240,7 @@ func TestKilled(t *testing.T) {
 		back()
 		kept, err = spool.Open("/spool", o)
 		require.NoError(t, err)
-		a = startOn(t, kept, Options{}, collector, s)
+		a = startOn(t, kept, Options{}, counted, s)
 		after(time.Second)
 		a.stop()
 		require.NoError(t, kept.Close())
@@ -284,7 +269,7 @@ func TestRetryAfter(t *testing.T) {
 					}
 					return nil
 				}
-				a := start(t, Options{}, counting(1), s)
+				a := start(t, Options{}, &counting{n: 1}, s)
 				after(6 * time.Minute)
 				a.stop()
 				require.Equal(t, time.Duration(0), s.attempts[0].at)
@@ -297,9 +282,7 @@ func TestRetryAfter(t *testing.T) {
 
 func TestBackoffDoublesAndIsSpread(t *testing.T) {
 	for _, jitter := range []float64{0, 0.5, math.Nextafter(1, 0)} {
-		o := Options{Source: "s", Jitter: func() float64 { return jitter }}
-		a, err := New(Parts{Collector: counting(1), Sender: &server{}, Clock: clock.System{}, Logger: slog.New(slog.DiscardHandler)}, o)
-		require.NoError(t, err)
+		a := New(Parts{Clock: clock.System{}}, Options{Jitter: func() float64 { return jitter }})
 		for failures, step := range []time.Duration{
 			500 * time.Millisecond, time.Second, 2 * time.Second, 4 * time.Second,
 			8 * time.Second, 16 * time.Second, 30 * time.Second, 30 * time.Second,
@@ -319,7 +302,7 @@ func TestRefusedIsDroppedOnce(t *testing.T) {
 			}
 			return nil
 		}}
-		a := start(t, Options{}, counting(2), s)
+		a := start(t, Options{}, &counting{n: 2}, s)
 		after(25 * time.Second)
 		a.stop()
 		require.Equal(t, []float64{0, 1, 4, 5}, s.values())
@@ -344,7 +327,7 @@ func TestTooLargeIsHalved(t *testing.T) {
 			}
 			return nil
 		}}
-		a := start(t, Options{}, counting(1), s)
+		a := start(t, Options{}, &counting{n: 1}, s)
 		after(back - time.Second)
 		before := s.tries()
 		after(time.Minute + time.Second)
@@ -364,7 +347,7 @@ func TestRejectedAreCountedAndLoggedOnce(t *testing.T) {
 				{Index: 2, Reason: "invalid_label", Message: "no name"},
 			}}
 		}}
-		a := start(t, Options{}, counting(5), s)
+		a := start(t, Options{}, &counting{n: 5}, s)
 		after(65 * time.Second)
 		a.stop()
 		require.Equal(t, Stats{Delivered: 2 * 7, Rejected: 3 * 7}, a.Stats())
@@ -380,7 +363,7 @@ func TestRejectedAreCountedAndLoggedOnce(t *testing.T) {
 func TestStopSendsWhatIsQueued(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, back := awayServer()
-		a := start(t, Options{}, counting(1), s)
+		a := start(t, Options{}, &counting{n: 1}, s)
 		after(time.Hour) // the backoff is at its maximum
 		back()
 		before := time.Now()
@@ -404,7 +387,7 @@ func TestStopGivesUpAfterTheGrace(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &server{answer: answer}
-				a := start(t, Options{}, counting(3), s)
+				a := start(t, Options{}, &counting{n: 3}, s)
 				after(time.Second)
 				before := time.Now()
 				a.stop()
@@ -426,88 +409,11 @@ func TestSilentServerIsTriedAgain(t *testing.T) {
 			}
 			return nil
 		}}
-		a := start(t, Options{}, counting(1), s)
+		a := start(t, Options{}, &counting{n: 1}, s)
 		after(35 * time.Second)
 		a.stop()
 		require.Equal(t, upTo(4), s.values())
 		require.Equal(t, 30*time.Second+500*time.Millisecond, s.attempts[1].at)
 		require.Contains(t, a.log.String(), "no answer within 30s")
 	})
-}
-
-func TestPartOfTheHostCannotBeRead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &server{}
-		a := start(t, Options{}, collectorFunc(func(context.Context) ([]hostmetrics.Measurement, error) {
-			return []hostmetrics.Measurement{
-				{Metric: "good", Value: 1},
-				{Metric: "bad", Value: math.NaN()},
-				{Metric: "worse", Value: math.Inf(1)},
-			}, errors.New("disks: permission denied")
-		}), s)
-		after(25 * time.Second)
-		a.stop()
-		require.Equal(t, []float64{1, 1, 1}, s.values())
-		require.Equal(t, 1, strings.Count(a.log.String(), "permission denied"))
-	})
-}
-
-// setBack is a clock that has been set back.
-type setBack struct {
-	clock.System
-	mu sync.Mutex
-	by time.Duration
-}
-
-func (c *setBack) Now() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.System.Now().Add(-c.by)
-}
-
-// TestClockSetBack: if the clock is set back a little, no tick is measured twice. If it is set back
-// a lot, measuring continues at once instead of when the old time is reached again.
-func TestClockSetBack(t *testing.T) {
-	for _, c := range []struct {
-		by   time.Duration
-		want []int64
-	}{
-		{4 * time.Second, []int64{0, 10, 20, 30}},
-		{time.Hour, []int64{0, 10, -3580, -3570}},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			s, clk := &server{}, &setBack{}
-			a, err := New(Parts{Collector: counting(1), Sender: s, Spool: memory(t, 0), Clock: clk, Logger: slog.New(slog.DiscardHandler)}, Options{Source: "s"})
-			require.NoError(t, err)
-			ctx, end := context.WithCancel(t.Context())
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				a.Run(ctx)
-			}()
-			after(15 * time.Second)
-			clk.mu.Lock()
-			clk.by = c.by
-			clk.mu.Unlock()
-			after(20 * time.Second)
-			end()
-			<-done
-			var at []int64
-			for _, m := range s.taken {
-				at = append(at, (m.TimeMs-bubbleStart.UnixMilli())/1000)
-			}
-			require.Equal(t, c.want, at)
-		})
-	}
-}
-
-func TestOptions(t *testing.T) {
-	for _, o := range []Options{
-		{},
-		{Source: "s", Interval: -time.Second},
-		{Source: "s", Interval: time.Microsecond},
-	} {
-		_, err := New(Parts{Collector: counting(1), Sender: &server{}, Clock: clock.System{}, Logger: slog.New(slog.DiscardHandler)}, o)
-		require.Error(t, err, "%+v", o)
-	}
 }

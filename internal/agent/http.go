@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -12,8 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/klauspost/compress/gzip"
 
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/wire"
@@ -27,7 +24,7 @@ const (
 	maxMessageBytes = 300
 )
 
-// HTTPSender posts gzip-compressed reports to a server.
+// HTTPSender posts reports to a server.
 type HTTPSender struct {
 	url    string
 	client *http.Client
@@ -52,18 +49,12 @@ func NewHTTPSender(baseURL string, client *http.Client, c clock.Clock) (*HTTPSen
 
 // Send implements Sender.
 func (s *HTTPSender) Send(ctx context.Context, b Batch) error {
-	var body bytes.Buffer
-	w := gzip.NewWriter(&body)
-	_, err := w.Write(b.Body)
-	if err = errors.Join(err, w.Close()); err != nil {
-		return err
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url, &body)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url, bytes.NewReader(b.Body))
 	if err != nil {
 		return err
 	}
 	req.Header.Set("Content-Type", "application/x-ndjson")
-	req.Header.Set("Content-Encoding", "gzip")
+	req.Header.Set("Content-Encoding", "zstd")
 	req.Header.Set("User-Agent", "quern-agent/"+version.Read().Version)
 	resp, err := s.client.Do(req)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -40,12 +40,8 @@ func TestRequest(t *testing.T) {
 	var body string
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		got = r
-		z, err := gzip.NewReader(r.Body)
-		if err == nil {
-			var b []byte
-			b, err = io.ReadAll(z)
-			body = string(b)
-		}
+		b, err := io.ReadAll(r.Body)
+		body = string(b)
 		if err != nil {
 			w.WriteHeader(http.StatusBadRequest)
 		}
@@ -58,7 +54,7 @@ func TestRequest(t *testing.T) {
 	require.Equal(t, http.MethodPost, got.Method)
 	require.Equal(t, "/behind/proxy/api/v1/reports", got.URL.Path)
 	require.Equal(t, "application/x-ndjson", got.Header.Get("Content-Type"))
-	require.Equal(t, "gzip", got.Header.Get("Content-Encoding"))
+	require.Equal(t, "zstd", got.Header.Get("Content-Encoding"))
 	require.Equal(t, "quern-agent/devel", got.Header.Get("User-Agent"))
 	user, password, _ := got.BasicAuth()
 	require.Equal(t, "user secret", user+" "+password)
@@ -224,8 +220,9 @@ func TestOverHTTP(t *testing.T) {
 				w.WriteHeader(http.StatusTooManyRequests)
 				return
 			}
-			z, err := gzip.NewReader(r.Body)
+			z, err := zstd.NewReader(r.Body)
 			assert.NoError(t, err)
+			defer z.Close()
 			body, err := io.ReadAll(z)
 			assert.NoError(t, err)
 			requests++
@@ -233,7 +230,7 @@ func TestOverHTTP(t *testing.T) {
 		})
 		sender, err := NewHTTPSender("http://quern", &http.Client{Transport: direct{handler}}, clock.System{})
 		require.NoError(t, err)
-		a := start(t, Options{}, counting(2), sender)
+		a := start(t, Options{}, &counting{n: 2}, sender)
 		after(35 * time.Second)
 		a.stop()
 		require.Equal(t, Stats{Delivered: 8}, a.Stats())

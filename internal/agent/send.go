@@ -9,24 +9,24 @@ import (
 	"github.com/quern/quern/internal/agent/spool"
 )
 
-// sendLoop sends what is in the spool until nothing is left and no more comes, since collecting has ended, or until sending has
+// sendLoop sends what is in the spool until nothing is left and no more comes, since reading has ended, or until sending has
 // ended.
-func (a *Agent) sendLoop(ctx, sending, collecting context.Context) {
+func (a *Agent) sendLoop(ctx, sending, reading context.Context) {
 	failures := 0
 	// limit shrinks after the server found a request too large. It grows again with each that was delivered, since a single
 	// reading may have been too large.
 	limit := a.opts.RequestBytes
 	var at spool.Position
 	for {
-		chunks, behind, err := a.spool.Next(collecting, at, limit)
-		if len(chunks) == 0 && collecting.Err() != nil {
+		chunks, behind, err := a.out.Spool.Next(reading, at, limit)
+		if len(chunks) == 0 && reading.Err() != nil {
 			return
 		}
 		var batch Batch
 		for _, c := range chunks {
 			batch.Samples, batch.Body = batch.Samples+c.Samples, append(batch.Body, c.Data...)
 		}
-		if err == nil {
+		if err == nil && batch.Samples > 0 { // lines may have none
 			err = a.sendOnce(sending, batch)
 		}
 		if errors.Is(err, ErrTooLarge) && len(chunks) > 1 {
@@ -37,7 +37,7 @@ func (a *Agent) sendLoop(ctx, sending, collecting context.Context) {
 			if reason != "" {
 				a.warn(reason, err, batch.Samples)
 			}
-			if err := a.spool.Ack(chunks, behind); err != nil {
+			if err := a.out.Spool.Ack(chunks, behind); err != nil {
 				a.warn("what was delivered cannot be noted in the spool: after a restart it is sent again", err, batch.Samples)
 			}
 			at, failures, limit = behind, 0, min(2*limit, a.opts.RequestBytes)

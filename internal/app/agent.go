@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/quern/quern/internal/agent"
-	"github.com/quern/quern/internal/agent/hostmetrics"
+	"github.com/quern/quern/internal/agent/adaptor"
 	"github.com/quern/quern/internal/agent/spool"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
@@ -17,9 +17,13 @@ import (
 	"github.com/quern/quern/internal/wire"
 )
 
-// Agent measures this host and sends reports to a server until ctx is done.
+// Agent runs adaptors and sends what they read to a server until ctx is done.
 func Agent(ctx context.Context, cfg config.Agent, _, stderr io.Writer) (err error) {
 	log := cfg.Logger(stderr)
+	adaptors, err := agentAdaptors(cfg)
+	if err != nil {
+		return err
+	}
 	server, err := cfg.Client(stderr)
 	if err != nil {
 		return err
@@ -34,16 +38,35 @@ func Agent(ctx context.Context, cfg config.Agent, _, stderr io.Writer) (err erro
 		return err
 	}
 	defer func() { err = errors.Join(err, kept.Close()) }()
-	a, err := agent.New(agent.Parts{Collector: hostmetrics.New(), Sender: sender, Spool: kept, Clock: clk, Logger: log}, agent.Options{
-		Source: orHostName(cfg.Source), Interval: cfg.Interval,
-	})
-	if err != nil {
-		return err
-	}
-	log.Info("measuring", "source", orHostName(cfg.Source), "interval", cfg.Interval, "url", server.Name(), "waiting", a.Stats().Waiting)
+	out := adaptor.NewOutput(kept, clk, log, orHostName(cfg.Source))
+	a := agent.New(agent.Parts{Adaptors: adaptors, Output: out, Sender: sender, Clock: clk, Logger: log}, agent.Options{})
+	log.Info("reading", "adaptors", len(adaptors), "source", orHostName(cfg.Source), "url", server.Name(), "waiting", a.Stats().Waiting)
 	a.Run(ctx)
 	st := a.Stats()
 	log.Info("stopped", "delivered", st.Delivered, "rejected", st.Rejected, "refused", st.Refused, "dropped", st.Dropped, "waiting", st.Waiting)
+	return nil
+}
+
+// agentAdaptors returns those of the file of --config, or the host if it names none.
+func agentAdaptors(cfg config.Agent) ([]adaptor.Adaptor, error) {
+	if cfg.Adaptors.IsZero() {
+		h, err := adaptor.NewHost(cfg.Interval)
+		return []adaptor.Adaptor{h}, err
+	}
+	return adaptor.Parse("--config "+cfg.File, &cfg.Adaptors)
+}
+
+// CheckAgent says what an agent with this configuration would read.
+func CheckAgent(_ context.Context, cfg config.Agent, stdout, _ io.Writer) error {
+	adaptors, err := agentAdaptors(cfg)
+	if err != nil {
+		return err
+	}
+	for _, a := range adaptors {
+		if _, err := fmt.Fprintln(stdout, a); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -57,16 +80,15 @@ func (s *server) hostMetrics(ctx context.Context) {
 		s.log.Warn("host metrics are not collected", "err", err)
 		return
 	}
-	a, err := agent.New(agent.Parts{
-		Collector: hostmetrics.New(), Sender: &localSender{ingest: s.engine.Ingest}, Spool: kept, Clock: s.clk, Logger: s.log,
-	}, agent.Options{
-		Source: orHostName(s.cfg.Source), Interval: hostMetricsInterval,
-	})
+	host, err := adaptor.NewHost(hostMetricsInterval)
 	if err != nil {
 		s.log.Warn("host metrics are not collected", "err", err)
 		return
 	}
-	a.Run(ctx)
+	agent.New(agent.Parts{
+		Adaptors: []adaptor.Adaptor{host}, Output: adaptor.NewOutput(kept, s.clk, s.log, orHostName(s.cfg.Source)),
+		Sender: &localSender{ingest: s.engine.Ingest}, Clock: s.clk, Logger: s.log,
+	}, agent.Options{}).Run(ctx)
 }
 
 // localSender delivers to this process's own ingest.

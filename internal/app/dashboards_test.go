@@ -215,7 +215,9 @@ var hostNames = map[string]string{
 
 // TestBuiltInHaveData: over what the agent and the demo send, each query of their dashboards has an answer.
 func TestBuiltInHaveData(t *testing.T) {
-	measured, _ := hostmetrics.New().Collect(t.Context())
+	host, err := hostmetrics.New()
+	require.NoError(t, err)
+	measured, _ := host.Collect(t.Context())
 	require.NotEmpty(t, measured)
 	for _, m := range measured {
 		require.Contains(t, hostNames, m.Metric, "the table above must have what the agent sends")

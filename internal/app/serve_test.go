@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/klauspost/compress/zstd"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -251,16 +252,25 @@ func TestGate(t *testing.T) {
 	assert.PanicsWithValue(t, http.ErrAbortHandler, ask)
 }
 
+// batchOf returns a batch of the agent with a report.
+func batchOf(t *testing.T, samples int, report string) agent.Batch {
+	t.Helper()
+	z, err := zstd.NewWriter(nil)
+	require.NoError(t, err)
+	return agent.Batch{Samples: samples, Body: z.EncodeAll([]byte(report), nil)}
+}
+
 // TestLocalSender: the agent in this process gets ingest's rejections.
 func TestLocalSender(t *testing.T) {
 	s := testServer(t)
 	_, stop := running(t, s)
 	sender := &localSender{ingest: s.engine.Ingest}
 	now := time.Now().UnixMilli()
-	good := agent.Batch{Samples: 1, Body: fmt.Appendf(nil, `{"source":"me","measurements":[{"metric":"good","labels":{"a":"b"},"time":%d,"value":1}]}`, now)}
+	good := batchOf(t, 1, fmt.Sprintf(`{"source":"me","measurements":[{"metric":"good","labels":{"a":"b"},"time":%d,"value":1}]}`, now))
 	require.NoError(t, sender.Send(t.Context(), good))
 
-	old := agent.Batch{Samples: 2, Body: append(good.Body, `{"source":"me","measurements":[{"metric":"old","time":1,"value":1}]}`...)}
+	old := batchOf(t, 1, `{"source":"me","measurements":[{"metric":"old","time":1,"value":1}]}`)
+	old = agent.Batch{Samples: 2, Body: append(good.Body, old.Body...)}
 	var rejected *agent.RejectedError
 	require.ErrorAs(t, sender.Send(t.Context(), old), &rejected)
 	assert.Equal(t, 1, rejected.Total)

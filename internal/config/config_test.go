@@ -258,7 +258,7 @@ func TestWrong(t *testing.T) {
 		{[]string{"--url", "metrics.example:9095"}, `--url metrics.example:9095: must be like http://127.0.0.1:9095`},
 		{[]string{"--url", "ftp://x"}, `--url ftp://x: must be like`},
 		{[]string{"--interval", "0"}, `--interval 0: must be whole milliseconds, at least 1ms`},
-		{[]string{"--spool-bytes", "0"}, `--spool-bytes 0: must be between 1048576 and`},
+		{[]string{"--spool-bytes", "0"}, `--spool-bytes 0: must be between 16777216 and`},
 	} {
 		t.Run("agent "+strings.Join(c.args, " "), func(t *testing.T) {
 			_, err := agent(t, c.args...)

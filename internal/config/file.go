@@ -40,8 +40,8 @@ func process(rows func(*options, *Config)) (flags func() []cli.Flag, read func(*
 }
 
 // applyFile sets the flags from the file of --config that are given neither on the command line nor
-// in the environment. It returns where they stand there, by name.
-func applyFile(c *cli.Context) (places map[string]string, err error) {
+// in the environment, and the nodes. It returns where the flags stand there, by name.
+func applyFile(c *cli.Context, nodes map[string]*yaml.Node) (places map[string]string, err error) {
 	path := c.String("config")
 	if path == "" {
 		return nil, nil
@@ -62,6 +62,9 @@ func applyFile(c *cli.Context) (places map[string]string, err error) {
 	for key, value := range keys {
 		places[key] = fmt.Sprintf("--config %s, line %d", path, value.Line)
 		switch {
+		case nodes[key] != nil:
+			*nodes[key] = value
+			continue
 		case known[key] == nil || key == "config":
 			return nil, fmt.Errorf("%s: unknown option %q; the keys are the names of the flags, see --help", places[key], key)
 		case value.Kind != yaml.ScalarNode || value.Tag == "!!null":

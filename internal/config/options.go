@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/urfave/cli/v2"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/quern/quern/internal/metric"
 )
@@ -21,6 +22,7 @@ const (
 // follow from the rows.
 type options struct {
 	flags []cli.Flag
+	nodes map[string]*yaml.Node // keys that only the file has
 	reads []func(*cli.Context) error
 	errs  []error // of the rows that were read
 }
@@ -33,12 +35,12 @@ func command[T any](rows func(*options, *T)) (flags func() []cli.Flag, read func
 		return o.flags
 	}
 	read = func(c *cli.Context) (out T, err error) {
-		places, err := applyFile(c)
+		var o options
+		rows(&o, &out)
+		places, err := applyFile(c, o.nodes)
 		if err != nil {
 			return out, err
 		}
-		var o options
-		rows(&o, &out)
 		// The error names all mistakes at once.
 		for _, read := range o.reads {
 			if err := read(c); err != nil {
@@ -53,6 +55,9 @@ func command[T any](rows func(*options, *T)) (flags func() []cli.Flag, read func
 	}
 	return flags, read
 }
+
+// node adds a key that only the file of --config has, and whose value may have any form.
+func (o *options) node(key string, to *yaml.Node) { o.nodes = map[string]*yaml.Node{key: to} }
 
 // check adds a condition on the values of the rows before it.
 func (o *options) check(wrong func(*cli.Context) error) { o.reads = append(o.reads, wrong) }

@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 
 	"github.com/shirou/gopsutil/v4/disk"
 
@@ -32,7 +34,7 @@ type Collector struct {
 	lastBusy, lastTotal, lastRatio float64
 }
 
-// source is one set of metrics that can be read, and fail, by itself.
+// source is one set of metrics that can be read, and fail, by itself. Names are those of node_exporter's collectors, where it has one.
 type source struct {
 	name string
 	read func(ctx context.Context, add adder) error
@@ -41,21 +43,37 @@ type source struct {
 // adder receives one measured value.
 type adder func(name string, value float64, labels ...metric.Label)
 
-// New returns a collector. It reads nothing yet.
-func New() *Collector {
+// New returns a collector of the sources with the given names, or of all if there is none. It reads nothing yet.
+func New(names ...string) (*Collector, error) {
 	c := &Collector{usage: disk.UsageWithContext}
 	c.sources = []source{
 		{"cpu", c.readCPU},
-		{"memory", readMemory},
+		{"meminfo", readMemory},
 		{"swap", readSwap},
-		{"filesystems", c.readFilesystems},
-		{"disks", readDisks},
-		{"network", readNetwork},
-		{"load", readLoad},
+		{"filesystem", c.readFilesystems},
+		{"diskstats", readDisks},
+		{"netdev", readNetwork},
+		{"loadavg", readLoad},
 		{"uptime", readUptime},
 		{"processes", readProcesses},
 	}
-	return c
+	if len(names) == 0 {
+		return c, nil
+	}
+	all := c.sources
+	c.sources = nil
+	for _, name := range names {
+		i := slices.IndexFunc(all, func(s source) bool { return s.name == name })
+		if i < 0 {
+			var known []string
+			for _, s := range all {
+				known = append(known, s.name)
+			}
+			return nil, fmt.Errorf("%q is none of %s", name, strings.Join(known, ", "))
+		}
+		c.sources = append(c.sources, all[i])
+	}
+	return c, nil
 }
 
 // Collect measures everything once. Series and their order stay the same from call to call, as long

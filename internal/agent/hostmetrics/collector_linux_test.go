@@ -22,7 +22,8 @@ var rewrite = flag.Bool("rewrite", false, "rewrite testdata from what the code d
 func onRecordedHost(t *testing.T) (*Collector, context.Context) {
 	proc, err := filepath.Abs("testdata/proc")
 	require.NoError(t, err)
-	c := New()
+	c, err := New()
+	require.NoError(t, err)
 	c.usage = func(_ context.Context, path string) (*disk.UsageStat, error) {
 		if path == "/broken" {
 			return nil, errors.New("input/output error")
@@ -46,7 +47,7 @@ var fromKernel = []string{"host_uptime_seconds", "host_swap_total_bytes", "host_
 func TestRecordedHost(t *testing.T) {
 	c, ctx := onRecordedHost(t)
 	ms, err := c.Collect(ctx)
-	require.EqualError(t, err, "filesystems: /broken: input/output error")
+	require.EqualError(t, err, "filesystem: /broken: input/output error")
 
 	var got bytes.Buffer
 	for _, m := range ms {

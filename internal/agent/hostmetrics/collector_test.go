@@ -15,7 +15,8 @@ import (
 // TestThisHost measures the machine that runs the test. On any machine the series are unique, the
 // values finite, and a second call returns the same series.
 func TestThisHost(t *testing.T) {
-	c := New()
+	c, err := New()
+	require.NoError(t, err)
 	series := func() []string {
 		ms, err := c.Collect(t.Context())
 		if err != nil {
@@ -41,7 +42,8 @@ func TestThisHost(t *testing.T) {
 }
 
 func TestAFailingSourceSpoilsNoOther(t *testing.T) {
-	c := New()
+	c, err := New()
+	require.NoError(t, err)
 	broken := errors.New("broken")
 	c.sources = []source{
 		{"half", func(_ context.Context, add adder) error { add("a", 1); return broken }},
@@ -61,7 +63,8 @@ func TestAFailingSourceSpoilsNoOther(t *testing.T) {
 
 func TestCollectEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	c := New()
+	c, err := New()
+	require.NoError(t, err)
 	c.sources = []source{
 		{"first", func(_ context.Context, add adder) error { add("a", 1); cancel(); return nil }},
 		{"second", func(context.Context, adder) error { t.Error("read after the end"); return nil }},

@@ -154,8 +154,10 @@ var rules = []rule{
 	{"internal/operate/verify", []string{"internal/client", "internal/metric", "internal/blocks/sketch", "internal/wire"}},
 	{"internal/client/transfer", []string{"internal/client", "internal/clock", "internal/storage/durable", "internal/wire"}},
 	{"internal/agent/spool", nouns},
-	{"internal/agent/format", with(nouns, "internal/ingest", "internal/protocol/influx", "internal/protocol/graphite", "internal/protocol/jsonscan")},
-	{"internal/agent", with(nouns, "internal/agent/hostmetrics", "internal/agent/spool", "internal/wire/version", "internal/wire")},
+	// Its samples have the form that ingest takes, so that the decoders of both are the same.
+	{"internal/agent/format", with(nouns, "internal/ingest", "internal/protocol/graphite", "internal/protocol/influx", "internal/protocol/jsonscan")},
+	{"internal/agent/adaptor", with(nouns, "internal/agent/format", "internal/agent/hostmetrics", "internal/agent/spool", "internal/ingest")},
+	{"internal/agent", with(nouns, "internal/agent/adaptor", "internal/agent/spool", "internal/wire/version", "internal/wire")},
 	{"internal/app/demo", []string{"internal/ingest", "internal/metric"}},
 
 	// What people see at a terminal.

@@ -1,0 +1,524 @@
+package adaptor
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/quern/quern/internal/agent/spool"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/ingest"
+)
+
+const (
+	// lookEvery is the time between two looks for new lines.
+	lookEvery = time.Second
+	// blockBytes is how much of a file is read at once. A longer line is skipped.
+	blockBytes = 1 << 20
+	// markBytes is how many bytes before an offset tell whether it is in the same file still.
+	markBytes = 256
+	// rounds is how many blocks of each file are read between two looks.
+	rounds = 16
+	// settled is how long nobody must have written to a file that was renamed or removed, until it counts as complete.
+	settled = time.Minute
+	// idle is how long nothing must have come until a file is closed, which is opened again when it grows.
+	idle = 5 * time.Minute
+	// remembered is how long it is remembered how far a file was read that has gone, and maxGone is of how many.
+	remembered = 24 * time.Hour
+	maxGone    = 1000
+)
+
+// Tail reads the lines of files from their beginning, and goes on as they grow. A file is a stream, and its offset is the sequence id.
+//
+// Files are rotated, so a path says little. What a file is, it knows by device and inode, and by a checksum of the bytes before its
+// offset, which is kept with that. So of each file that it sees:
+//
+//	its inode is known, and the bytes before the offset are the same    the same file, whatever it is called: read on
+//	its inode is known, and they differ, or the file ends before them   truncated or replaced: it is as if its inode were new
+//	its inode is new, and the bytes before the offset of a file that
+//	is gone, or was truncated, are the same at that offset              its copy, plain or by gzip: read on there
+//	… of a file that is still read                                      its copy: wait, since either may go
+//	its inode is new                                                    a new file: read from the beginning
+//
+// A file that no longer matches stays open until it is complete. So a file that is renamed is read to its end, and one that is copied
+// and truncated too, if the copy lies beside it, and its name begins with that of the file.
+type Tail struct {
+	// Path is a pattern of paths, as filepath.Match has them.
+	Path  string `yaml:"path"`
+	Lines `yaml:",inline"`
+
+	files map[string]*file // by stream
+	gone  map[string]*past // streams of files that are gone, as far as they were read
+	// copies are files that wait until the one that they are a copy of has gone.
+	copies map[string]original
+	// lost are paths beside which copies are looked for.
+	lost  map[string]bool
+	block []byte
+	batch ingest.Batch
+}
+
+// file is one that is read.
+type file struct {
+	stream string
+	path   string // at which it was seen last
+	at     spool.Point
+	state  state
+	size   int64 // when it was seen last
+	seen   bool  // at the last look
+	moved  bool  // it was renamed or removed
+	// changed is when it last grew or moved.
+	changed time.Duration
+	// done says that there is nothing behind the offset, as long as the size stays.
+	done bool
+	in   content // nil while it is closed
+}
+
+// state is the text in the points of a stream.
+type state struct {
+	Path string `json:"path"` // at which the file was seen first
+	Sum  uint32 `json:"sum"`  // of the markBytes before the offset, or of all
+	Last int64  `json:"last,omitempty"`
+	Skip bool   `json:"skip,omitempty"` // in the middle of a line that is too long
+}
+
+// original is the generation of a file that has a copy.
+type original struct {
+	stream     string
+	generation uint64
+}
+
+// past returns the name of a stream that has what the file had before it was truncated.
+func (o original) past() string { return fmt.Sprintf("%s~%d", o.stream, o.generation) }
+
+// past is how far a file was read that is gone.
+type past struct {
+	at    spool.Point
+	state state
+	since time.Duration
+}
+
+// String implements Adaptor.
+func (t *Tail) String() string { return "tail " + t.Path }
+
+// prefix is what the names of its streams begin with.
+func (t *Tail) prefix() string { return t.String() + " " }
+
+func (t *Tail) check() error {
+	if _, err := filepath.Match(t.Path, ""); err != nil || t.Path == "" {
+		return errors.New("path: must be a pattern of files, such as /var/log/app/*.log")
+	}
+	return t.checkLines()
+}
+
+// Run implements Adaptor.
+func (t *Tail) Run(ctx context.Context, out *Output) {
+	t.begin(out)
+	defer t.end()
+	for ctx.Err() == nil {
+		if !t.look(ctx, out) && out.Clock.Sleep(ctx, lookEvery) != nil {
+			return
+		}
+	}
+}
+
+// begin takes up what an earlier process has read.
+func (t *Tail) begin(out *Output) {
+	t.files, t.gone, t.copies, t.lost = map[string]*file{}, map[string]*past{}, map[string]original{}, map[string]bool{}
+	t.block = make([]byte, markBytes+blockBytes)
+	for name, at := range out.Spool.Streams(t.prefix()) {
+		p := &past{at: at, since: out.Clock.Elapsed()}
+		if err := json.Unmarshal([]byte(at.State), &p.state); err != nil {
+			out.Warn("what is known of a file cannot be read: it is read from its beginning", name, "err", err)
+			continue
+		}
+		t.gone[name] = p
+		t.lost[p.state.Path] = true
+		t.parsed.LastMs = max(t.parsed.LastMs, p.state.Last)
+	}
+}
+
+func (t *Tail) end() {
+	for _, f := range t.files {
+		f.close()
+	}
+}
+
+// found is a file at a path.
+type found struct {
+	path, stream string
+	info         fs.FileInfo
+	beside       bool // it does not match, and lies beside one that was lost
+}
+
+// look finds the files, and reads a part of each. It returns whether there is more.
+func (t *Tail) look(ctx context.Context, out *Output) (more bool) {
+	before := t.sorted()
+	for _, f := range before {
+		f.seen = false
+	}
+	all := t.find(out)
+	// Those that are known come first: the others may be their copies.
+	for _, is := range all {
+		if _, known := t.gone[is.stream]; known || t.files[is.stream] != nil {
+			t.see(ctx, out, is)
+		}
+	}
+	for _, f := range before {
+		if !f.seen {
+			f.move(out.Clock.Elapsed())
+		}
+	}
+	for _, is := range all {
+		if t.files[is.stream] == nil {
+			t.meet(ctx, out, is)
+		}
+	}
+	for range rounds {
+		more = false
+		for _, f := range t.sorted() {
+			if ctx.Err() != nil {
+				return false
+			}
+			more = t.read(ctx, out, f) || more
+		}
+		if !more {
+			break
+		}
+	}
+	t.tidy(out)
+	return more
+}
+
+func (t *Tail) sorted() []*file {
+	return slices.SortedFunc(maps.Values(t.files), func(a, b *file) int {
+		return cmp.Or(cmp.Compare(a.path, b.path), cmp.Compare(a.stream, b.stream))
+	})
+}
+
+// find returns the regular files that match, and those beside the ones that were lost.
+func (t *Tail) find(out *Output) (all []found) {
+	paths, _ := filepath.Glob(t.Path) // the pattern was checked
+	matching := len(paths)
+	for _, lost := range slices.Sorted(maps.Keys(t.lost)) {
+		entries, _ := os.ReadDir(filepath.Dir(lost)) // what cannot be listed has no copies
+		for _, e := range entries {
+			if path := filepath.Join(filepath.Dir(lost), e.Name()); strings.HasPrefix(path, lost) {
+				paths = append(paths, path)
+			}
+		}
+	}
+	clear(t.lost)
+	seen := map[string]bool{}
+	for i, path := range paths {
+		info, err := os.Stat(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it went after it was listed
+		}
+		if err == nil && !info.Mode().IsRegular() {
+			if info.IsDir() && path != t.Path {
+				continue // a pattern may match directories
+			}
+			err = errors.New("it is not a regular file")
+		}
+		if err != nil {
+			if i < matching {
+				out.Warn("a file cannot be read", t.prefix()+path, "err", err)
+			}
+			continue
+		}
+		// Of the paths of one file the first counts.
+		if stream := t.prefix() + identity(info); !seen[stream] {
+			seen[stream] = true
+			all = append(all, found{path, stream, info, i >= matching})
+		}
+	}
+	return all
+}
+
+// see notes where a file is that was read before.
+func (t *Tail) see(ctx context.Context, out *Output, is found) {
+	now := out.Clock.Elapsed()
+	f := t.files[is.stream]
+	back := f == nil
+	if p := t.gone[is.stream]; back {
+		f = &file{stream: is.stream, path: p.state.Path, at: p.at, state: p.state}
+		t.files[f.stream] = f
+		delete(t.gone, f.stream)
+	}
+	f.seen = true
+	f.resize(is.info.Size(), now)
+	if f.path = is.path; is.beside || f.path != f.state.Path {
+		f.move(now)
+	}
+	if f.in == nil && (back || !f.done && (zipped(f.path) || f.size != int64(f.at.Seq))) {
+		f.open(out)
+		// While it was closed, the inode may have become another file's.
+		if f.in != nil && sumBefore(f.in, f.at.Seq) != f.state.Sum {
+			t.lose(ctx, out, f)
+			return
+		}
+	}
+	if !zipped(f.path) && f.size < int64(f.at.Seq) {
+		t.lose(ctx, out, f)
+	}
+}
+
+// resize notes the size of a file.
+func (f *file) resize(size int64, now time.Duration) {
+	if size != f.size {
+		f.size, f.changed, f.done = size, now, false
+	}
+}
+
+// move notes that a file was renamed or removed.
+func (f *file) move(now time.Duration) {
+	if !f.moved {
+		f.moved, f.changed, f.done = true, now, false
+	}
+}
+
+// lose gives up a file whose content is not the one that was read: it is like a new one. The earlier content may have been copied, and
+// goes on there.
+func (t *Tail) lose(ctx context.Context, out *Output, f *file) {
+	out.Warn("a file was truncated or replaced", f.stream, "path", f.path, "offset", f.at.Seq)
+	past := original{f.stream, f.at.Generation}.past()
+	if !out.PutOrWait(ctx, past, f.at, new(ingest.Batch)) {
+		return
+	}
+	f.close()
+	delete(t.files, f.stream)
+	t.remember(past, f, out.Clock.Elapsed())
+	t.lost[f.state.Path] = true
+}
+
+func (t *Tail) remember(name string, f *file, now time.Duration) {
+	t.gone[name] = &past{f.at, f.state, now}
+}
+
+// meet takes up a file that is new.
+func (t *Tail) meet(ctx context.Context, out *Output, is found) {
+	of, waits := t.copies[is.stream]
+	if is.info.Size() == 0 {
+		return
+	}
+	if zipped(is.path) { // to read one is dear
+		if f := t.files[of.stream]; !written(is.path) || waits && f != nil && f.at.Generation == of.generation {
+			return
+		}
+	}
+	delete(t.copies, is.stream)
+	in, err := open(is.path, is.stream[len(t.prefix()):])
+	if err != nil {
+		out.Warn("a file cannot be read", t.prefix()+is.path, "err", err)
+		return
+	}
+	f := &file{stream: is.stream, path: is.path, seen: true, size: is.info.Size(), changed: out.Clock.Elapsed(), in: in, state: state{Path: is.path}}
+	for _, g := range t.sorted() {
+		// gzip has removed what it compressed.
+		if (g.moved || !zipped(is.path)) && g.copied(f) {
+			t.copies[is.stream] = original{g.stream, g.at.Generation}
+			f.close()
+			return
+		}
+	}
+	gone := slices.SortedFunc(maps.Keys(t.gone), func(a, b string) int {
+		return cmp.Or(cmp.Compare(t.gone[a].at.Seq, t.gone[b].at.Seq), strings.Compare(a, b))
+	})
+	earlier := ""
+	for _, name := range gone {
+		p := t.gone[name]
+		if waits && (name == of.stream || name == of.past()) && !zipped(f.path) && f.size < int64(p.at.Seq) {
+			// What was written after it had been copied is not in the copy.
+			p.at.Seq, p.state.Sum = uint64(f.size), sumBefore(in, uint64(f.size))
+			earlier = name
+			break
+		}
+		if p.at.Seq > 0 && sumBefore(in, p.at.Seq) == p.state.Sum {
+			earlier = name
+		}
+	}
+	switch {
+	case earlier != "":
+		f.at, f.state, f.moved = t.gone[earlier].at, t.gone[earlier].state, true
+		f.at.State = f.state.text()
+		f.at.Generation = out.Spool.NewGeneration()
+		if !out.PutOrWait(ctx, f.stream, f.at, new(ingest.Batch)) {
+			f.close()
+			return
+		}
+		out.Spool.Forget(earlier)
+		delete(t.gone, earlier)
+	case is.beside:
+		f.close()
+		return
+	default:
+		f.at.Generation = out.Spool.NewGeneration()
+	}
+	t.files[f.stream] = f
+}
+
+// copied reports whether a new file is a copy of this one, or becomes one.
+func (f *file) copied(to *file) bool {
+	switch {
+	case zipped(f.path) || f.at.Seq == 0 && zipped(to.path):
+		return false
+	case f.at.Seq > 0 && (zipped(to.path) || to.size >= int64(f.at.Seq)):
+		return sumBefore(to.in, f.at.Seq) == f.state.Sum
+	case !strings.HasPrefix(to.path, f.path):
+		return false
+	}
+	in, err := open(f.path, f.identity())
+	if err != nil {
+		return false // it has just gone, or been replaced
+	}
+	var a, b [4 << 10]byte
+	n, _ := to.in.ReadAt(a[:], 0)
+	m, _ := in.ReadAt(b[:n], 0)
+	_ = in.Close() // it was only read
+	return n > 0 && n == m && a == b
+}
+
+// sumBefore returns the checksum of the bytes before an offset, 0 if there are none.
+func sumBefore(in content, offset uint64) uint32 {
+	mark := make([]byte, min(markBytes, offset))
+	if _, err := in.ReadAt(mark, int64(offset)-int64(len(mark))); err != nil && !errors.Is(err, io.EOF) {
+		return 0
+	}
+	return crc32.ChecksumIEEE(mark)
+}
+
+// read reads a block of a file. It returns whether there may be more.
+func (t *Tail) read(ctx context.Context, out *Output, f *file) (more bool) {
+	if f.in == nil || f.done {
+		return false
+	}
+	mark := int(min(markBytes, f.at.Seq))
+	n, err := f.in.ReadAt(t.block, int64(f.at.Seq)-int64(mark))
+	failed := err != nil && !errors.Is(err, io.EOF)
+	if !failed && n < mark || n >= mark && mark > 0 && crc32.ChecksumIEEE(t.block[:mark]) != f.state.Sum {
+		t.lose(ctx, out, f)
+		return ctx.Err() == nil
+	}
+	block := t.block[min(mark, n):n]
+	next := f.state
+	end := bytes.LastIndexByte(block, '\n') + 1
+	switch {
+	case end > 0:
+	case n == len(t.block):
+		if !next.Skip {
+			out.Warn("skipped a line that is too long", f.stream, "path", f.path, "offset", f.at.Seq, "limit", blockBytes)
+		}
+		end, next.Skip = len(block), true
+	case failed:
+		out.Warn("a file cannot be read", f.stream, "path", f.path, "offset", f.at.Seq, "err", err)
+		f.close()
+		f.done = zipped(f.path) // it stays damaged
+		return false
+	case len(block) > 0 && f.complete(out.Clock.Elapsed()):
+		end = len(block)
+	default:
+		f.done = true
+		return false
+	}
+	t.take(out, f, block[:end], &next)
+	used := mark + end
+	next.Sum = crc32.ChecksumIEEE(t.block[used-int(min(markBytes, f.at.Seq+uint64(end))) : used])
+	next.Last = t.parsed.LastMs
+	at := spool.Point{Generation: f.at.Generation, Seq: f.at.Seq + uint64(end), State: next.text()}
+	if !out.PutOrWait(ctx, f.stream, at, &t.batch) {
+		return false
+	}
+	f.at, f.state = at, next
+	return true
+}
+
+// take decodes the lines of a block into the batch.
+func (t *Tail) take(out *Output, f *file, block []byte, s *state) {
+	t.batch.Reset()
+	offset := f.at.Seq
+	if s.Skip {
+		begin := bytes.IndexByte(block, '\n') + 1
+		if s.Skip = begin == 0; s.Skip {
+			return
+		}
+		offset, block = offset+uint64(begin), block[begin:]
+	}
+	t.decode(out, f.stream, offset, block, clock.NowMs(out.Clock), &t.batch, "path", f.path)
+}
+
+// complete reports whether nobody will write to a file any more.
+func (f *file) complete(now time.Duration) bool {
+	return zipped(f.path) || f.moved && now-f.changed >= settled
+}
+
+// tidy closes what needs not be open, and forgets what is gone.
+func (t *Tail) tidy(out *Output) {
+	now := out.Clock.Elapsed()
+	for name, f := range t.files {
+		if !f.seen && f.in != nil {
+			if size, err := f.in.size(); err == nil {
+				f.resize(size, now)
+			}
+		}
+		switch {
+		case !f.done && f.in != nil: // there is more
+		case !f.seen && (zipped(f.path) || now-f.changed >= settled):
+			f.close()
+			delete(t.files, name)
+			t.remember(name, f, now)
+		case zipped(f.path) || now-f.changed >= idle:
+			f.close()
+		case f.moved && now-f.changed < settled:
+			f.done = false // its last line may be complete by then
+		}
+	}
+	names := slices.SortedFunc(maps.Keys(t.gone), func(a, b string) int {
+		return cmp.Or(cmp.Compare(t.gone[a].since, t.gone[b].since), strings.Compare(a, b))
+	})
+	for i, name := range names {
+		if now-t.gone[name].since >= remembered || len(names)-i > maxGone {
+			out.Spool.Forget(name)
+			delete(t.gone, name)
+		}
+	}
+}
+
+// open opens a file.
+func (f *file) open(out *Output) {
+	in, err := open(f.path, f.identity())
+	if err != nil {
+		out.Warn("a file cannot be read", f.stream, "path", f.path, "offset", f.at.Seq, "err", err)
+		return
+	}
+	f.in = in
+}
+
+// identity returns the end of the stream's name.
+func (f *file) identity() string { return f.stream[strings.LastIndexByte(f.stream, ' ')+1:] }
+
+func (f *file) close() {
+	if f.in != nil {
+		_ = f.in.Close() // it was only read
+		f.in = nil
+	}
+}
+
+func (s state) text() string {
+	text, err := json.Marshal(s)
+	if err != nil {
+		panic(err) // it has only numbers and text
+	}
+	return string(text)
+}

@@ -1,0 +1,451 @@
+package adaptor
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/klauspost/compress/gzip"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/agent/format"
+	"github.com/quern/quern/internal/agent/spool"
+)
+
+// tailRig is a directory of logs with a Tail.
+type tailRig struct {
+	*rig
+	*Tail
+	dir string
+}
+
+// newTail returns a tail of a pattern in a directory of its own.
+func newTail(t *testing.T, pattern string) *tailRig {
+	r := &tailRig{rig: newRig(t), dir: t.TempDir()}
+	r.start(t, pattern)
+	t.Cleanup(func() { r.Tail.end() })
+	return r
+}
+
+func (r *tailRig) start(t *testing.T, pattern string) {
+	t.Helper()
+	r.Tail = &Tail{Path: filepath.Join(r.dir, pattern), Lines: Lines{Options: format.Options{Format: "graphite"}}}
+	require.NoError(t, r.check())
+	r.begin(r.Output)
+}
+
+// restart is a stop of the agent, and its next start.
+func (r *tailRig) restartAgent(t *testing.T, pattern string) {
+	t.Helper()
+	r.Tail.end()
+	r.reopen(t)
+	r.start(t, pattern)
+}
+
+// looks looks until there is nothing more.
+func (r *tailRig) looks(t *testing.T) {
+	t.Helper()
+	for r.look(t.Context(), r.Output) {
+	}
+}
+
+func (r *tailRig) path(name string) string { return filepath.Join(r.dir, name) }
+
+// write appends text to a file.
+func (r *tailRig) write(t *testing.T, name, text string) {
+	t.Helper()
+	f, err := os.OpenFile(r.path(name), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	require.NoError(t, err)
+	_, err = f.WriteString(text)
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+}
+
+func (r *tailRig) rename(t *testing.T, from, to string) {
+	t.Helper()
+	require.NoError(t, os.Rename(r.path(from), r.path(to)))
+}
+
+// copy copies the first bytes of a file, or all.
+func (r *tailRig) copy(t *testing.T, from, to string, bytes int) {
+	t.Helper()
+	text, err := os.ReadFile(r.path(from))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(r.path(to), text[:min(bytes, len(text))], 0o600))
+}
+
+// zip compresses a file as gzip does.
+func (r *tailRig) zip(t *testing.T, name string) {
+	t.Helper()
+	in, err := os.Open(r.path(name))
+	require.NoError(t, err)
+	out, err := os.Create(r.path(name + ".gz"))
+	require.NoError(t, err)
+	z := gzip.NewWriter(out)
+	_, err = io.Copy(z, in)
+	require.NoError(t, err)
+	require.NoError(t, z.Close())
+	require.NoError(t, out.Close())
+	require.NoError(t, in.Close())
+	require.NoError(t, os.Remove(r.path(name)))
+}
+
+// lines returns lines with the values from one number to another.
+func lines(from, to int) string {
+	var sb strings.Builder
+	for n := from; n <= to; n++ {
+		fmt.Fprintf(&sb, "m %d %d\n", n, n)
+	}
+	return sb.String()
+}
+
+// requireOnce asserts that the values 1 to last are in the spool, each once.
+func (r *tailRig) requireOnce(t *testing.T, last int) {
+	t.Helper()
+	samples, _ := spooled(t, r.Spool)
+	times := map[int]int{}
+	for _, s := range samples {
+		times[int(s.Value)]++
+		require.Equal(t, int64(s.Value)*1000, s.Time)
+	}
+	for n := 1; n <= last; n++ {
+		require.Equal(t, 1, times[n], "line %d of %d\n%s", n, last, r.log)
+	}
+	require.Len(t, samples, last)
+}
+
+// TestTailRotates: whatever becomes of a file, each of its lines is read once.
+func TestTailRotates(t *testing.T) {
+	const all = "app.log*"
+	for name, c := range map[string]struct {
+		pattern string
+		run     func(t *testing.T, r *tailRig, look func())
+		last    int
+		alive   bool // another process could not know
+	}{
+		"it grows": {"*.log", func(t *testing.T, r *tailRig, look func()) {
+			r.write(t, "app.log", lines(1, 2))
+			look()
+			r.write(t, "app.log", lines(3, 5)+"m 6")
+			look()
+			r.write(t, "app.log", " 6\n"+lines(7, 8))
+		}, 8, false},
+		"renamed, and written to for a while": {all, func(t *testing.T, r *tailRig, look func()) {
+			r.write(t, "app.log", lines(1, 20))
+			look()
+			r.write(t, "app.log", lines(21, 22))
+			r.rename(t, "app.log", "app.log.1")
+			r.write(t, "app.log", lines(23, 24))
+			look()
+			r.write(t, "app.log.1", lines(25, 26))
+			look()
+			r.rename(t, "app.log.1", "app.log.2")
+			r.rename(t, "app.log", "app.log.1")
+		}, 26, false},
+		"renamed to what does not match": {"*.log", func(t *testing.T, r *tailRig, look func()) {
+			r.write(t, "app.log", lines(1, 20))
+			look()
+			r.write(t, "app.log", lines(21, 22))
+			r.rename(t, "app.log", "app.log.1")
+			r.write(t, "app.log", lines(23, 24))
+			look()
+			r.write(t, "app.log.1", lines(25, 26))
+		}, 26, false},
+		"copied and truncated": {all, func(t *testing.T, r *tailRig, look func()) {
+			r.write(t, "app.log", lines(1, 200))
+			look()
+			r.write(t, "app.log", lines(201, 210))
+			r.copy(t, "app.log", "app.log.1", 100) // it is being copied
+			look()
+			r.copy(t, "app.log", "app.log.1", 1<<20)
+			look()
+			r.write(t, "app.log", lines(211, 212)) // these are not in the copy
+			look()
+			require.NoError(t, os.Truncate(r.path("app.log"), 0))
+			look()
+			r.write(t, "app.log", lines(213, 214))
+			look()
+		}, 214, true},
+		"copied and truncated unseen": {"*.log", func(t *testing.T, r *tailRig, look func()) {
+			r.write(t, "app.log", lines(1, 200))
+			look()
+			r.write(t, "app.log", lines(201, 210))
+			r.copy(t, "app.log", "app.log.1", 1<<20)
+			require.NoError(t, os.Truncate(r.path("app.log"), 0))
+			r.write(t, "app.log", lines(211, 700)) // it is longer than it was
+			look()
+			look()
+		}, 700, false},
+		"compressed": {all, func(t *testing.T, r *tailRig, look func()) {
+			r.write(t, "app.log", lines(1, 200))
+			look()
+			r.write(t, "app.log", lines(201, 210))
+			r.rename(t, "app.log", "app.log.1")
+			r.write(t, "app.log", lines(211, 220))
+			r.zip(t, "app.log.1")
+			look()
+			r.pass(settled)
+			look()
+			r.rename(t, "app.log.1.gz", "app.log.2.gz")
+			look()
+			r.pass(settled)
+		}, 220, false},
+		"compressed before it was seen": {all, func(t *testing.T, r *tailRig, look func()) {
+			r.write(t, "app.log.1", lines(1, 200)+"m 201 201")
+			r.zip(t, "app.log.1")
+			r.write(t, "app.log", lines(202, 220))
+		}, 220, false},
+		"an end without a line feed": {all, func(t *testing.T, r *tailRig, look func()) {
+			r.write(t, "app.log", "m 1 1\nm 2 2")
+			look()
+			r.pass(2 * settled)
+			look()
+			r.rename(t, "app.log", "app.log.1")
+			r.write(t, "app.log", "m 3 3\n")
+			look()
+			r.pass(settled)
+		}, 3, false},
+		"removed, and its end": {all, func(t *testing.T, r *tailRig, look func()) {
+			r.write(t, "app.log", "m 1 1\nm 2 2")
+			look()
+			r.pass(2 * settled)
+			require.NoError(t, os.Remove(r.path("app.log")))
+			r.write(t, "app.log", "m 3 3\n")
+			look()
+			r.pass(settled)
+		}, 3, true},
+		"replaced by another that is longer": {all, func(t *testing.T, r *tailRig, look func()) {
+			r.write(t, "app.log", lines(1, 20))
+			look()
+			r.write(t, "new", lines(21, 200))
+			r.rename(t, "new", "app.log")
+		}, 200, false},
+		"it comes back": {all, func(t *testing.T, r *tailRig, look func()) {
+			r.write(t, "app.log", lines(1, 20))
+			look()
+			r.rename(t, "app.log", "away")
+			look()
+			r.pass(settled)
+			look()
+			r.write(t, "away", lines(21, 22))
+			r.rename(t, "away", "app.log")
+		}, 22, false},
+		"idle, and grows": {all, func(t *testing.T, r *tailRig, look func()) {
+			r.write(t, "app.log", lines(1, 20))
+			look()
+			r.pass(idle)
+			look()
+			for _, f := range r.files {
+				require.Nil(t, f.in)
+			}
+			r.write(t, "app.log", lines(21, 22))
+		}, 22, false},
+		"two names of one file": {"*.log", func(t *testing.T, r *tailRig, look func()) {
+			r.write(t, "app.log", lines(1, 20))
+			require.NoError(t, os.Symlink("app.log", r.path("current.log")))
+			look()
+			r.write(t, "app.log", lines(21, 22))
+		}, 22, false},
+	} {
+		for _, restarts := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, restarts %v", name, restarts), func(t *testing.T) {
+				r := newTail(t, c.pattern)
+				look := func() {
+					r.looks(t)
+					if restarts && !c.alive {
+						r.restartAgent(t, c.pattern)
+					}
+				}
+				c.run(t, r, look)
+				for range 3 {
+					r.looks(t)
+					r.pass(settled)
+				}
+				r.requireOnce(t, c.last)
+			})
+		}
+	}
+}
+
+// TestTailOracle: after any sequence of writes, rotations, restarts and crashes each line is in the spool once.
+func TestTailOracle(t *testing.T) {
+	for seed := range uint64(100) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(seed, 35))
+			r := newTail(t, "app.log*")
+			disk := vfs.NewCrashableMem()
+			require.NoError(t, r.Spool.Close())
+			r.disk.FS = disk
+			r.open(t)
+			r.start(t, "app.log*")
+			last, rotated := 0, 0
+			write := func() {
+				n := 1 + rng.IntN(60)
+				r.write(t, "app.log", lines(last+1, last+n))
+				t.Logf("lines %d to %d", last+1, last+n)
+				last += n
+			}
+			rotate := func() string {
+				rotated++
+				return fmt.Sprintf("app.log.%d", rotated)
+			}
+			steps := map[string]func(){
+				"write": write,
+				"write and look": func() {
+					write()
+					r.look(t.Context(), r.Output)
+				},
+				"look":    func() { r.look(t.Context(), r.Output) },
+				"time":    func() { r.pass(time.Duration(rng.IntN(90)) * time.Second) },
+				"restart": func() { r.restartAgent(t, "app.log*") },
+				"crash": func() { // what was not synced is lost
+					r.Tail.end()
+					disk = disk.CrashClone(vfs.CrashCloneCfg{})
+					require.NoError(t, r.Spool.Close())
+					r.disk.FS = disk
+					r.open(t)
+					r.start(t, "app.log*")
+				},
+				"rename": func() {
+					r.rename(t, "app.log", rotate())
+					write()
+				},
+				"copy and truncate": func() {
+					r.copy(t, "app.log", rotate(), 1<<20)
+					if rng.IntN(2) == 0 {
+						t.Log("look")
+						r.look(t.Context(), r.Output)
+					}
+					require.NoError(t, os.Truncate(r.path("app.log"), 0))
+				},
+				"rename and compress": func() {
+					to := rotate()
+					r.rename(t, "app.log", to)
+					r.zip(t, to)
+					write()
+				},
+			}
+			names := slices.Sorted(maps.Keys(steps))
+			write()
+			for range 40 {
+				step := names[rng.IntN(len(names))]
+				t.Log(step)
+				steps[step]()
+			}
+			for range 4 {
+				r.looks(t)
+				r.pass(settled)
+			}
+			r.requireOnce(t, last)
+		})
+	}
+}
+
+// TestTailBadFiles: what cannot be read is named, and the others are read.
+func TestTailBadFiles(t *testing.T) {
+	r := newTail(t, "*.log")
+	require.NoError(t, syscall.Mkfifo(r.path("fifo.log"), 0o600))
+	require.NoError(t, os.Mkdir(r.path("dir.log"), 0o700))
+	require.NoError(t, os.Symlink("loop.log", r.path("loop.log")))
+	require.NoError(t, os.Symlink("nowhere", r.path("dangling.log")))
+	r.write(t, "a.log", lines(1, 1)+"bad\n"+strings.Repeat("x", 3*blockBytes)+"\n"+"worse\r\n\r\n"+lines(2, 3))
+	cut := "app.log.gz"
+	r.write(t, "z", lines(4, 5000))
+	r.zip(t, "z")
+	r.rename(t, "z.gz", cut)
+	info, err := os.Stat(r.path(cut))
+	require.NoError(t, err)
+	require.NoError(t, os.Truncate(r.path(cut), info.Size()-20))
+	r.rename(t, cut, "z.gz")
+	r.Tail.end()
+	r.start(t, "*[gz]")
+	r.looks(t)
+	log := r.log.String()
+	require.Contains(t, log, `msg="a file cannot be read" stream="tail `+r.path("*[gz]")+` `+r.path("fifo.log")+`" err="it is not a regular file"`)
+	require.Contains(t, log, "loop.log: too many levels of symbolic links")
+	require.NotContains(t, log, "dir.log")
+	require.NotContains(t, log, "dangling.log")
+	require.Contains(t, log, "lines=1 offset=6 err=")
+	require.Contains(t, log, `msg="skipped a line that is too long"`)
+	require.Contains(t, log, "offset=10 limit=1048576")
+	require.Contains(t, log, "unexpected EOF")
+	samples, chunks := spooled(t, r.Spool)
+	require.Greater(t, len(samples), 4000, "the part of the damaged file that can be read")
+	values := map[float64]int{}
+	for _, s := range samples {
+		values[s.Value]++
+	}
+	require.Equal(t, [4]int{1, 1, 1, 1}, [4]int{values[1], values[2], values[3], values[4]})
+
+	size, err := os.Stat(r.path("a.log"))
+	require.NoError(t, err)
+	for _, c := range chunks {
+		if c.Point == r.sorted()[0].at {
+			require.EqualValues(t, size.Size(), c.Seq)
+		}
+	}
+	// The file is replaced by a directory.
+	r.Tail.end()
+	r.start(t, "a.log")
+	require.NoError(t, os.Remove(r.path("a.log")))
+	require.NoError(t, os.Mkdir(r.path("a.log"), 0o700))
+	r.looks(t)
+	require.Contains(t, r.log.String(), `a.log" err="it is not a regular file"`)
+}
+
+// TestTailWaits: while the spool is full, files wait, and nothing is lost.
+func TestTailWaits(t *testing.T) {
+	r := newTail(t, "*.log")
+	require.NoError(t, r.Spool.Close())
+	r.disk.MaxBytes = 40 << 10
+	r.open(t)
+	r.start(t, "*.log")
+	const last = 20_000
+	for n := range 100 {
+		r.write(t, fmt.Sprintf("%d.log", n), lines(200*n+1, 200*n+200))
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r.looks(t)
+	}()
+	got := 0
+	for got < last {
+		chunks, behind, err := r.Spool.Next(t.Context(), spool.Position{}, 1)
+		require.NoError(t, err)
+		for _, c := range chunks {
+			got += c.Samples
+		}
+		require.NoError(t, r.Spool.Ack(chunks, behind))
+	}
+	<-done
+	require.Equal(t, last, got)
+	_, dropped := r.Spool.Stats()
+	require.Zero(t, dropped)
+}
+
+// TestTailForgets: what is gone for a day is forgotten.
+func TestTailForgets(t *testing.T) {
+	r := newTail(t, "*.log")
+	r.write(t, "a.log", lines(1, 3))
+	r.looks(t)
+	require.Len(t, r.Spool.Streams(r.prefix()), 1)
+	require.NoError(t, os.Remove(r.path("a.log")))
+	r.looks(t)
+	r.pass(settled)
+	r.looks(t)
+	require.Empty(t, r.files)
+	require.Len(t, r.Spool.Streams(r.prefix()), 1)
+	r.pass(remembered)
+	r.looks(t)
+	require.Empty(t, r.Spool.Streams(r.prefix()))
+}
