@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"math"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -86,15 +87,20 @@ func (o *Output) PutOrWait(ctx context.Context, stream string, at spool.Point, b
 	}
 }
 
+// writers has the buffers in which reports are encoded.
+var writers = sync.Pool{New: func() any { return new(jx.Writer) }}
+
 // chunk encodes the samples of a batch as reports, compressed.
 func (o *Output) chunk(stream string, at spool.Point, b *ingest.Batch) spool.Chunk {
-	var w jx.Writer
+	w := writers.Get().(*jx.Writer)
+	defer writers.Put(w)
+	w.Reset()
 	c := spool.Chunk{Stream: stream, Point: at}
 	for _, r := range b.Reports() {
-		c.Samples += appendReport(&w, cmp.Or(r.Source, o.source), r.Measurements)
+		c.Samples += appendReport(w, cmp.Or(r.Source, o.source), r.Measurements)
 	}
 	if c.Samples > 0 {
-		c.Data = o.zstd.EncodeAll(w.Buf, nil)
+		c.Data = o.zstd.EncodeAll(w.Buf, make([]byte, 0, len(w.Buf)/8))
 	}
 	return c
 }

@@ -3,6 +3,7 @@ package adaptor
 import (
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/quern/quern/internal/agent/format"
 	"github.com/quern/quern/internal/agent/spool"
+	"github.com/quern/quern/internal/clock"
 )
 
 // tailRig is a directory of logs with a Tail.
@@ -448,4 +450,35 @@ func TestTailForgets(t *testing.T) {
 	r.pass(remembered)
 	r.looks(t)
 	require.Empty(t, r.Spool.Streams(r.prefix()))
+}
+
+// BenchmarkTail reads a file of JSON lines of about 190 bytes into a spool on the disk, each of which becomes two samples.
+func BenchmarkTail(b *testing.B) {
+	dir := b.TempDir()
+	var text strings.Builder
+	at := begin.UTC()
+	for n := 0; text.Len() < 64<<20; n++ {
+		at = at.Add(time.Millisecond)
+		fmt.Fprintf(&text, `{"time":%q,"level":"info","host":"web-%d","path":"/api/v1/items","status":200,"duration":0.%04d,"bytes":%d,"msg":"request served"}`+"\n",
+			at.Format("2006-01-02T15:04:05.000Z"), n%7, n%9973, n%65_537)
+	}
+	require.NoError(b, os.WriteFile(filepath.Join(dir, "a.log"), []byte(text.String()), 0o600))
+	b.SetBytes(int64(text.Len()))
+	for b.Loop() {
+		spooled := filepath.Join(b.TempDir(), "spool")
+		s, err := spool.Open(spooled, spool.Options{Clock: clock.System{}, Logger: slog.New(slog.DiscardHandler)})
+		require.NoError(b, err)
+		r := &Tail{Path: filepath.Join(dir, "a.log"), Lines: Lines{Options: format.Options{
+			Format: "json", LabelFields: []string{"host", "path", "status"}, ValueFields: []string{"duration", "bytes"},
+		}}}
+		require.NoError(b, r.check())
+		out := NewOutput(s, clock.System{}, slog.New(slog.DiscardHandler), "web-1")
+		r.begin(out)
+		for r.look(b.Context(), out) {
+		}
+		r.end()
+		waiting, _ := s.Stats()
+		require.Positive(b, waiting)
+		require.NoError(b, s.Close())
+	}
 }

@@ -1,0 +1,202 @@
+package gate
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/integration/faults"
+	"github.com/quern/quern/integration/process"
+)
+
+var (
+	agentFaults = flag.Int("agent.faults", 24, "number of faults of TestAgent")
+	agentSeed   = flag.Uint64("agent.seed", 0, "seed of TestAgent; 0 is a random one")
+)
+
+// TestAgent writes lines to files that are rotated, and has a command count its runs, while the agent and its server are killed and
+// their connection is cut. Each line is in the server once, with the time at which it was read; so is each run of the command that
+// was read at all. Lines have series of their own: one that came twice would have two samples.
+func TestAgent(t *testing.T) {
+	seed := *agentSeed
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	t.Logf("-agent.seed=%d", seed)
+	rng := rand.New(rand.NewPCG(seed, 35))
+	w := newAgentWorld(t, rng)
+	injected := 0
+	for ; injected < *agentFaults; injected++ {
+		for range 2 + rng.IntN(5) {
+			w.write()
+			if rng.IntN(4) == 0 {
+				w.rotate()
+			}
+		}
+		w.hurt()
+	}
+	w.write()
+	w.server.Stop()
+	w.serve()
+	w.requireAll(injected)
+}
+
+// agentWorld is an agent with what it reads, and a server behind a link.
+type agentWorld struct {
+	t             *testing.T
+	rng           *rand.Rand
+	dir           string
+	link          *faults.Link
+	server, agent *process.Process
+	heal          func() // nil if the link is whole
+	lines, files  int
+}
+
+func newAgentWorld(t *testing.T, rng *rand.Rand) *agentWorld {
+	w := &agentWorld{t: t, rng: rng, dir: t.TempDir(), link: faults.NewLink(t, "127.0.0.1:0", "127.0.0.1:1")}
+	require.NoError(t, os.Mkdir(w.path("log"), 0o700))
+	require.NoError(t, os.WriteFile(w.path("agent.yaml"), fmt.Appendf(nil, `
+url: http://%s
+data-dir: %s
+source: it
+adaptors:
+  - {type: tail, path: %s, format: json, label-fields: [line], value-fields: [it_value]}
+  - {type: exec, shell: 'n=$(cat %[4]s || echo 0); echo $((n+1)) >%[4]s; echo "it_run;n=$n $n"', format: graphite, interval: 1s}
+`, w.link.Addr(), w.path("spool"), w.path("log/app.log*"), w.path("runs")), 0o600))
+	w.serve()
+	w.run()
+	return w
+}
+
+func (w *agentWorld) path(name string) string { return filepath.Join(w.dir, name) }
+
+func (w *agentWorld) start(args ...string) *process.Process {
+	return process.Start(w.t, exec.CommandContext(w.t.Context(), programs.Quern, args...))
+}
+
+func (w *agentWorld) serve() {
+	w.server = w.start("serve", "--listen", "127.0.0.1:0", "--data-dir", w.path("store"), "--host-metrics=false")
+	w.server.Ready()
+	w.link.LeadTo(strings.TrimPrefix(w.server.URL, "http://"))
+}
+
+func (w *agentWorld) run() { w.agent = w.start("agent", "--config", w.path("agent.yaml")) }
+
+// write appends lines to the log.
+func (w *agentWorld) write() {
+	f, err := os.OpenFile(w.path("log/app.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	require.NoError(w.t, err)
+	for range 1 + w.rng.IntN(30) {
+		w.lines++
+		_, err := fmt.Fprintf(f, `{"line":"%[1]d","it_value":%[1]d}`+"\n", w.lines)
+		require.NoError(w.t, err)
+	}
+	require.NoError(w.t, f.Close())
+}
+
+// rotate renames the log, copies and truncates it, or compresses it.
+func (w *agentWorld) rotate() {
+	log := w.path("log/app.log")
+	if _, err := os.Stat(log); err != nil {
+		return
+	}
+	w.files++
+	to := fmt.Sprintf("%s.%d", log, w.files)
+	kind := w.rng.IntN(3)
+	if kind > 0 {
+		require.NoError(w.t, os.Rename(log, to))
+	}
+	switch kind {
+	case 0:
+		text, err := os.ReadFile(log)
+		require.NoError(w.t, err)
+		require.NoError(w.t, os.WriteFile(to, text, 0o600))
+		require.NoError(w.t, os.Truncate(log, 0))
+	case 2:
+		in, err := os.Open(to)
+		require.NoError(w.t, err)
+		out, err := os.Create(to + ".gz")
+		require.NoError(w.t, err)
+		z := gzip.NewWriter(out)
+		_, err = io.Copy(z, in)
+		require.NoError(w.t, err)
+		require.NoError(w.t, z.Close())
+		require.NoError(w.t, out.Close())
+		require.NoError(w.t, in.Close())
+		require.NoError(w.t, os.Remove(to))
+	}
+}
+
+// hurt kills the agent or the server, or disturbs their connection until the next fault.
+func (w *agentWorld) hurt() {
+	if w.heal != nil {
+		w.heal()
+		w.heal = nil
+	}
+	switch w.rng.IntN(5) {
+	case 0, 1:
+		w.agent.Kill()
+		w.run()
+	case 2:
+		w.agent.Stop()
+		w.write()
+		w.run()
+	case 3:
+		w.server.Kill()
+		w.serve()
+	case 4:
+		kinds := []string{"slow", "lossy", "half-open", "without answers", "reset"}
+		w.heal = w.link.Suffer(kinds[w.rng.IntN(len(kinds))])
+	}
+	// What comes next meets the agent at different places of its work.
+	time.Sleep(time.Duration(w.rng.IntN(1500)) * time.Millisecond)
+}
+
+// requireAll waits until the last line is in the server, and asserts that all are, once.
+func (w *agentWorld) requireAll(injected int) {
+	if w.heal != nil {
+		w.heal()
+	}
+	var samples []process.Sample
+	process.Eventually(w.t, "every line in the server", func() (err error) {
+		samples, err = w.server.Export(`{__name__=~"it_.*"}`, time.Hour)
+		values := map[float64]bool{}
+		for _, s := range samples {
+			if s.Metric == "it_value" {
+				values[s.Value] = true
+			}
+		}
+		if err == nil && len(values) < w.lines {
+			err = fmt.Errorf("%d of %d lines", len(values), w.lines)
+		}
+		return err
+	})
+	w.agent.Stop() // what it would send twice it has sent
+	samples, err := w.server.Export(`{__name__=~"it_.*"}`, time.Hour)
+	require.NoError(w.t, err)
+	times := map[string]int{}
+	for _, s := range samples {
+		times[s.Metric+" "+strconv.FormatFloat(s.Value, 'f', -1, 64)]++
+	}
+	runs := 0
+	for one, n := range times {
+		require.Equal(w.t, 1, n, one)
+		if strings.HasPrefix(one, "it_run") {
+			runs++
+		}
+	}
+	require.Positive(w.t, runs)
+	w.t.Logf("%d faults, %d lines in %d files, %d runs of the command", injected, w.lines, w.files, runs)
+	w.server.Stop()
+}
