@@ -120,6 +120,7 @@ soak: ## Live through faults for SOAK (10m) and LIVES (1000) with SEED or anothe
 	@seed=$(SEED); set -ex; \
 	$(GO) test -count=1 -p 1 -tags $(TAGS) -timeout 0 -v -run '^TestFaults$$' ./integration ./integration/cluster \
 		-args -faults.length=$(SOAK) -faults.seed=$${seed:-$$(date +%s)}; \
+	$(GO) test -count=1 -tags $(TAGS) -timeout 0 -v -run '^TestAgent$$' ./integration/gate -args -agent.faults=240 -agent.seed=$${seed:-0}; \
 	$(GO) test -count=1 -tags $(TAGS) -timeout 0 ./integration/explore -args -whole; \
 	$(GO) test -count=1 -tags $(TAGS) -timeout 0 -run 'AtRandom$$' ./integration/acceptance \
 		-args -acceptance.seeds=$(LIVES) -acceptance.seed=$${seed:-$$(date +%s)}

@@ -149,6 +149,7 @@ func (w *agentWorld) hurt() {
 		w.agent.Kill()
 		w.run()
 	case 2:
+		w.agent.Wrote("msg=reading") // before, a signal ends it
 		w.agent.Stop()
 		w.write()
 		w.run()

@@ -172,7 +172,7 @@ func (t *Tail) look(ctx context.Context, out *Output) (more bool) {
 	// Those that are known come first: the others may be their copies.
 	for _, is := range all {
 		if _, known := t.gone[is.stream]; known || t.files[is.stream] != nil {
-			t.see(ctx, out, is)
+			t.see(out, is)
 		}
 	}
 	for _, f := range before {
@@ -248,7 +248,7 @@ func (t *Tail) find(out *Output) (all []found) {
 }
 
 // see notes where a file is that was read before.
-func (t *Tail) see(ctx context.Context, out *Output, is found) {
+func (t *Tail) see(out *Output, is found) {
 	now := out.Clock.Elapsed()
 	f := t.files[is.stream]
 	back := f == nil
@@ -266,12 +266,12 @@ func (t *Tail) see(ctx context.Context, out *Output, is found) {
 		f.open(out)
 		// While it was closed, the inode may have become another file's.
 		if f.in != nil && sumBefore(f.in, f.at.Seq) != f.state.Sum {
-			t.lose(ctx, out, f)
+			t.lose(out, f)
 			return
 		}
 	}
 	if !zipped(f.path) && f.size < int64(f.at.Seq) {
-		t.lose(ctx, out, f)
+		t.lose(out, f)
 	}
 }
 
@@ -290,16 +290,12 @@ func (f *file) move(now time.Duration) {
 }
 
 // lose gives up a file whose content is not the one that was read: it is like a new one. The earlier content may have been copied, and
-// goes on there.
-func (t *Tail) lose(ctx context.Context, out *Output, f *file) {
+// goes on there. The spool knows how far it was read until the file has a new chunk, which comes after its copies are found.
+func (t *Tail) lose(out *Output, f *file) {
 	out.Warn("a file was truncated or replaced", f.stream, "path", f.path, "offset", f.at.Seq)
-	past := original{f.stream, f.at.Generation}.past()
-	if !out.PutOrWait(ctx, past, f.at, new(ingest.Batch)) {
-		return
-	}
 	f.close()
 	delete(t.files, f.stream)
-	t.remember(past, f, out.Clock.Elapsed())
+	t.remember(original{f.stream, f.at.Generation}.past(), f, out.Clock.Elapsed())
 	t.lost[f.state.Path] = true
 }
 
@@ -408,8 +404,8 @@ func (t *Tail) read(ctx context.Context, out *Output, f *file) (more bool) {
 	n, err := f.in.ReadAt(t.block, int64(f.at.Seq)-int64(mark))
 	failed := err != nil && !errors.Is(err, io.EOF)
 	if !failed && n < mark || n >= mark && mark > 0 && crc32.ChecksumIEEE(t.block[:mark]) != f.state.Sum {
-		t.lose(ctx, out, f)
-		return ctx.Err() == nil
+		t.lose(out, f)
+		return true
 	}
 	block := t.block[min(mark, n):n]
 	next := f.state

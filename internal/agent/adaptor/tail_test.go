@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -148,7 +149,9 @@ func TestTailRotates(t *testing.T) {
 			r.rename(t, "app.log", "app.log.1")
 			r.write(t, "app.log", lines(23, 24))
 			look()
-			r.write(t, "app.log.1", lines(25, 26))
+			r.write(t, "app.log.1", "m 2")
+			look()
+			r.write(t, "app.log.1", "5 25\nm 26 26\n")
 			look()
 			r.rename(t, "app.log.1", "app.log.2")
 			r.rename(t, "app.log", "app.log.1")
@@ -359,7 +362,7 @@ func TestTailBadFiles(t *testing.T) {
 	require.NoError(t, os.Mkdir(r.path("dir.log"), 0o700))
 	require.NoError(t, os.Symlink("loop.log", r.path("loop.log")))
 	require.NoError(t, os.Symlink("nowhere", r.path("dangling.log")))
-	r.write(t, "a.log", lines(1, 1)+"bad\n"+strings.Repeat("x", 3*blockBytes)+"\n"+"worse\r\n\r\n"+lines(2, 3))
+	r.write(t, "a.log", lines(1, 1)+"bad\n"+strings.Repeat("x", 3*blockBytes)+"m 6000 1\n"+"worse\r\n\r\n"+lines(2, 3))
 	cut := "app.log.gz"
 	r.write(t, "z", lines(4, 5000))
 	r.zip(t, "z")
@@ -386,7 +389,10 @@ func TestTailBadFiles(t *testing.T) {
 	for _, s := range samples {
 		values[s.Value]++
 	}
-	require.Equal(t, [4]int{1, 1, 1, 1}, [4]int{values[1], values[2], values[3], values[4]})
+	require.Equal(t, [5]int{1, 1, 1, 1, 0}, [5]int{values[1], values[2], values[3], values[4], values[6000]})
+	for _, f := range r.files {
+		require.True(t, f.done, "%s is not read again and again", f.path)
+	}
 
 	size, err := os.Stat(r.path("a.log"))
 	require.NoError(t, err)
@@ -406,33 +412,64 @@ func TestTailBadFiles(t *testing.T) {
 
 // TestTailWaits: while the spool is full, files wait, and nothing is lost.
 func TestTailWaits(t *testing.T) {
-	r := newTail(t, "*.log")
-	require.NoError(t, r.Spool.Close())
-	r.disk.MaxBytes = 40 << 10
-	r.open(t)
-	r.start(t, "*.log")
-	const last = 20_000
-	for n := range 100 {
-		r.write(t, fmt.Sprintf("%d.log", n), lines(200*n+1, 200*n+200))
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		r.looks(t)
-	}()
-	got := 0
-	for got < last {
-		chunks, behind, err := r.Spool.Next(t.Context(), spool.Position{}, 1)
-		require.NoError(t, err)
-		for _, c := range chunks {
-			got += c.Samples
+	synctest.Test(t, func(t *testing.T) {
+		r := newTail(t, "*.log")
+		require.NoError(t, r.Spool.Close())
+		r.disk.MaxBytes = 40 << 10
+		r.open(t)
+		r.start(t, "*.log")
+		const last = 20_000
+		for n := range 100 {
+			r.write(t, fmt.Sprintf("%d.log", n), lines(200*n+1, 200*n+200))
 		}
-		require.NoError(t, r.Spool.Ack(chunks, behind))
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			r.looks(t)
+		}()
+		synctest.Wait()
+		got, at := 0, spool.Position{}
+		for got < last {
+			waiting, _ := r.Spool.Stats()
+			require.Positive(t, waiting)
+			chunks, behind, err := r.Spool.Next(t.Context(), at, 1)
+			require.NoError(t, err)
+			got += chunks[0].Samples
+			require.NoError(t, r.Spool.Ack(chunks, behind))
+			at = behind
+			synctest.Wait()
+		}
+		<-done
+		require.Equal(t, last, got)
+		_, dropped := r.Spool.Stats()
+		require.Zero(t, dropped)
+	})
+}
+
+// TestTailCounts: the times of counters rise over restarts, also where the lines have one time, and each process begins at zero.
+func TestTailCounts(t *testing.T) {
+	r := newTail(t, "*.log")
+	r.Tail.Options = format.Options{Format: "json", Count: "lines"}
+	require.NoError(t, r.check())
+	line := fmt.Sprintf(`{"time":%d}`+"\n", begin.Unix())
+	r.write(t, "a.log", line+line)
+	r.looks(t)
+	options := r.Tail.Options
+	r.Tail.end()
+	r.reopen(t)
+	r.Tail = &Tail{Path: r.Tail.Path, Lines: Lines{Options: options}}
+	require.NoError(t, r.check())
+	r.begin(r.Output)
+	r.write(t, "a.log", line)
+	r.looks(t)
+	samples, _ := spooled(t, r.Spool)
+	require.Len(t, samples, 4)
+	for i, want := range []float64{0, 2, 0, 1} {
+		require.Equal(t, want, samples[i].Value)
+		if i > 0 {
+			require.Greater(t, samples[i].Time, samples[i-1].Time)
+		}
 	}
-	<-done
-	require.Equal(t, last, got)
-	_, dropped := r.Spool.Stats()
-	require.Zero(t, dropped)
 }
 
 // TestTailForgets: what is gone for a day is forgotten.
@@ -450,6 +487,16 @@ func TestTailForgets(t *testing.T) {
 	r.pass(remembered)
 	r.looks(t)
 	require.Empty(t, r.Spool.Streams(r.prefix()))
+
+	r.write(t, "b.log", lines(4, 300))
+	r.looks(t)
+	r.rename(t, "b.log", "c.log")
+	r.zip(t, "c.log")
+	r.rename(t, "c.log.gz", "b.log.gz") // what beside b.log is its copy is found
+	r.restartAgent(t, "*.log")
+	r.looks(t)
+	require.Len(t, r.Spool.Streams(r.prefix()), 1)
+	require.Len(t, r.gone, 0)
 }
 
 // BenchmarkTail reads a file of JSON lines of about 190 bytes into a spool on the disk, each of which becomes two samples.
