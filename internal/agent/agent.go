@@ -135,6 +135,8 @@ const (
 	// The wait after a failure doubles from minBackoff to maxBackoff.
 	minBackoff = 500 * time.Millisecond
 	maxBackoff = 30 * time.Second
+	// backlog is from how many full requests on, that wait, what comes is sent beside them.
+	backlog = 4
 	// grace is how long Run still sends what is in the spool after its context has ended.
 	grace = 5 * time.Second
 )
@@ -147,9 +149,9 @@ const maxRetryAfter = 5 * time.Minute
 //
 //  1. A measurement leaves the spool when the server has accepted it, when it can never be
 //     accepted, or when the spool drops it. The last two are counted and logged.
-//  2. Measurements are sent in the order of their time, and only from the spool: what is sent again
-//     after a crash has the same time, and so counts once.
-//  3. At most one request is under way.
+//  2. Measurements are sent only from the spool, in their order: what is sent again after a crash has the same time, and so counts
+//     once. While there is a backlog, the newest are sent beside it.
+//  3. At most one request is under way, and one of the newest beside a backlog.
 type Agent struct {
 	opts     Options
 	adaptors []adaptor.Adaptor

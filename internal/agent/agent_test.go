@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -202,6 +203,48 @@ func TestServerAway(t *testing.T) {
 		require.Greater(t, logged, 30)
 		require.LessOrEqual(t, logged, 60)
 		require.Contains(t, a.log.String(), "connection refused")
+	})
+}
+
+// TestLiveBesideBacklog: after an outage, what is new is not behind what waits. Everything arrives once, and is acknowledged.
+func TestLiveBesideBacklog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const back = 2 * time.Hour
+		late, most, under := map[float64]time.Duration{}, 0, 0
+		s := &server{}
+		s.answer = func(_ context.Context, r Report) error {
+			if time.Since(bubbleStart) < back {
+				return errors.New("away")
+			}
+			s.mu.Lock()
+			under++
+			most = max(most, under)
+			s.mu.Unlock()
+			time.Sleep(2 * time.Second) // 240 requests take 8 minutes
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			under--
+			for _, m := range r.Measurements {
+				late[m.Value] = time.Since(bubbleStart) - time.Duration(m.TimeMs-bubbleStart.UnixMilli())*time.Millisecond
+			}
+			return nil
+		}
+		a := start(t, Options{RequestBytes: 500}, &counting{n: 1}, s)
+		after(back + 30*time.Minute + 5*time.Second)
+		require.Zero(t, a.Stats().Waiting)
+		after(time.Minute)
+		a.stop()
+		values := s.values()
+		require.Greater(t, len(s.attempts), 240)
+		slices.Sort(values)
+		require.Equal(t, upTo(len(values)), values)
+		require.Len(t, values, 150*6+1+6)
+		require.Equal(t, 2, most)
+		for v, by := range late {
+			if at := time.Duration(v) * 10 * time.Second; at > back+maxBackoff+2*time.Second {
+				require.LessOrEqual(t, by, 4*time.Second, "measured at %s", at)
+			}
+		}
 	})
 }
 

@@ -4,19 +4,93 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/quern/quern/internal/agent/spool"
 )
 
 // sendLoop sends what is in the spool until nothing is left and no more comes, since reading has ended, or until sending has
-// ended.
+// ended. While there is a backlog, as after an outage, what comes meanwhile is sent beside it.
 func (a *Agent) sendLoop(ctx, sending, reading context.Context) {
+	var live *lane
+	defer func() {
+		if live != nil {
+			a.join(live)
+		}
+	}()
+	a.deliver(ctx, sending, reading, spool.Position{}, func(chunks []spool.Chunk, at spool.Position) (spool.Position, bool) {
+		a.ack(chunks, at)
+		if live == nil {
+			if a.out.Spool.Rest(at) > int64(backlog*a.opts.RequestBytes) {
+				live = a.branch(ctx, sending, reading)
+			}
+			return at, true
+		}
+		if at.Before(live.begin) {
+			return at, true
+		}
+		a.join(live)
+		if at.Before(live.at) {
+			at = live.at
+		}
+		a.ack(live.taken, at)
+		live = nil
+		return at, true
+	})
+}
+
+// lane sends what comes after a backlog.
+type lane struct {
+	begin, at spool.Position
+	taken     []spool.Chunk // without their data; they are acknowledged after the backlog
+	joins     atomic.Bool
+	stop      context.CancelFunc
+	done      chan struct{}
+}
+
+// branch starts a lane at the end of the spool.
+func (a *Agent) branch(ctx, sending, reading context.Context) *lane {
+	end, err := a.out.Spool.Cut()
+	if err != nil {
+		a.warn("a segment of the spool cannot be closed", err, 0)
+	}
+	reading, stop := context.WithCancel(reading)
+	l := &lane{begin: end, at: end, stop: stop, done: make(chan struct{})}
+	go func() {
+		defer close(l.done)
+		a.deliver(ctx, sending, reading, end, func(chunks []spool.Chunk, at spool.Position) (spool.Position, bool) {
+			for _, c := range chunks {
+				c.Data = nil
+				l.taken = append(l.taken, c)
+			}
+			l.at = at
+			return at, !l.joins.Load()
+		})
+	}()
+	return l
+}
+
+// join ends a lane.
+func (a *Agent) join(l *lane) {
+	l.joins.Store(true)
+	l.stop()
+	<-l.done
+}
+
+func (a *Agent) ack(chunks []spool.Chunk, behind spool.Position) {
+	if err := a.out.Spool.Ack(chunks, behind); err != nil {
+		a.warn("what was delivered cannot be noted in the spool: after a restart it is sent again", err, len(chunks))
+	}
+}
+
+// deliver sends what is in the spool behind a position, until nothing is left and reading has ended, or until sending has ended.
+// taken gets the chunks that need not be sent again, and says from where to go on, and whether.
+func (a *Agent) deliver(ctx, sending, reading context.Context, at spool.Position, taken func([]spool.Chunk, spool.Position) (spool.Position, bool)) {
 	failures := 0
 	// limit shrinks after the server found a request too large. It grows again with each that was delivered, since a single
 	// reading may have been too large.
 	limit := a.opts.RequestBytes
-	var at spool.Position
 	for {
 		chunks, behind, err := a.out.Spool.Next(reading, at, limit)
 		if len(chunks) == 0 && reading.Err() != nil {
@@ -37,10 +111,11 @@ func (a *Agent) sendLoop(ctx, sending, reading context.Context) {
 			if reason != "" {
 				a.warn(reason, err, batch.Samples)
 			}
-			if err := a.out.Spool.Ack(chunks, behind); err != nil {
-				a.warn("what was delivered cannot be noted in the spool: after a restart it is sent again", err, batch.Samples)
+			var more bool
+			if at, more = taken(chunks, behind); !more {
+				return
 			}
-			at, failures, limit = behind, 0, min(2*limit, a.opts.RequestBytes)
+			failures, limit = 0, min(2*limit, a.opts.RequestBytes)
 			continue
 		}
 		if sending.Err() != nil {

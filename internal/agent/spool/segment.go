@@ -32,9 +32,8 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 type segment struct {
 	number uint64
 	// bytes is where the last whole record ends.
-	bytes int64
-	// samples are those of all records, acked those that were acknowledged.
-	samples, acked int
+	bytes   int64
+	samples int
 	// oldest and newest are the running times at which its first and its last chunk came.
 	oldest, newest time.Duration
 }

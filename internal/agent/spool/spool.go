@@ -51,6 +51,9 @@ type Position struct {
 	Offset  int64  `json:"offset"`
 }
 
+// Before reports whether a position is before another.
+func (p Position) Before(o Position) bool { return p.compare(o) < 0 }
+
 func (p Position) compare(o Position) int {
 	return cmp.Or(cmp.Compare(p.Segment, o.Segment), cmp.Compare(p.Offset, o.Offset))
 }
@@ -86,7 +89,7 @@ type Options struct {
 //  4. Age is the time that an agent has run since the chunk came. It is the difference of two readings of a clock that
 //     cannot be set, so a step of the wall clock drops nothing.
 //
-// It is safe for concurrent use, by one reader.
+// It is safe for concurrent use, by several readers of which one acknowledges.
 type Spool struct {
 	dir    string
 	opts   Options
@@ -211,9 +214,6 @@ func (s *Spool) scan(g *segment) error {
 			g.oldest = r.at
 		}
 		g.bytes, g.newest, g.samples = r.end, max(g.newest, r.at), g.samples+r.Samples
-		if (Position{g.number, r.end}).compare(s.first) <= 0 {
-			g.acked += r.Samples
-		}
 		raise(s.spooled, &r.Chunk)
 		s.newest = max(s.newest, r.Generation)
 		return true
@@ -270,9 +270,46 @@ func (s *Spool) Stats() (waiting, dropped int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, g := range s.segments {
-		waiting += g.samples - g.acked
+		waiting += s.waiting(g)
 	}
 	return waiting, s.dropped
+}
+
+// waiting counts the samples of a segment that are not acknowledged.
+func (s *Spool) waiting(g *segment) int {
+	n := g.samples
+	if end := s.first.Offset; g.number == s.first.Segment && end > 0 {
+		_, _ = read(s.opts.FS, s.path(segmentName(g.number)), 0, end, func(r record) bool { // what cannot be read waits
+			n -= r.Samples
+			return true
+		})
+	}
+	return n
+}
+
+// Rest returns how many bytes are behind a position.
+func (s *Spool) Rest(behind Position) (bytes int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, g := range s.segments {
+		switch {
+		case g.number == behind.Segment:
+			bytes += g.bytes - behind.Offset
+		case g.number > behind.Segment:
+			bytes += g.bytes
+		}
+	}
+	return bytes
+}
+
+// Cut returns the end of the spool. No call of Next returns chunks of both sides of it.
+func (s *Spool) Cut() (end Position, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := len(s.segments); n > 0 {
+		end = Position{s.segments[n-1].number, s.segments[n-1].bytes}
+	}
+	return end, s.endSegment()
 }
 
 // Put appends a chunk. If the spool is full, it drops the oldest ones.
@@ -380,13 +417,12 @@ func (s *Spool) expire(now time.Duration) {
 
 // drop removes the oldest segment with what nobody has acknowledged.
 func (s *Spool) drop(why string) {
-	g := s.segments[0]
+	lost := s.waiting(s.segments[0])
 	var err error
 	if len(s.segments) == 1 {
 		err = s.endSegment()
 	}
 	err = errors.Join(err, s.remove())
-	lost := g.samples - g.acked
 	s.dropped += lost
 	if n, ok := s.topics.Pass(why); ok && (lost > 0 || err != nil) {
 		s.opts.Logger.Warn(why, "samples", lost, "err", err, "suppressed", n)
@@ -479,16 +515,6 @@ func (s *Spool) Ack(chunks []Chunk, behind Position) error {
 	}
 	if behind.compare(s.first) > 0 {
 		s.first = behind
-		for _, g := range s.segments {
-			switch {
-			case g.number < behind.Segment:
-				g.acked = g.samples
-			case g.number == behind.Segment:
-				for i := range chunks {
-					g.acked += chunks[i].Samples
-				}
-			}
-		}
 	}
 	if err := s.trim(); err != nil {
 		return err
