@@ -145,7 +145,7 @@ var tierTwo = []target{
 			{Dir: pageModule, Packages: []string{"."}, Serial: true, Timeout: "90m"},
 		}},
 	}},
-	{"programs", "a program of others that sends: Prometheus", []part{
+	{"programs", "programs of others: Prometheus sends; an agent reads nginx, and a plugin of Nagios", []part{
 		{Name: "programs", Shows: "programs from Debian's packages", Needs: []need{apt}, Runs: []goRun{{Packages: []string{"./integration/programs"}, Serial: true}}},
 	}},
 	{"release", "packages, archives, images, and the files for clusters", []part{
