@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -46,6 +47,7 @@ func TestAgent(t *testing.T) {
 		}
 		w.hurt()
 	}
+	w.reload()
 	w.write()
 	w.server.Stop()
 	w.serve()
@@ -164,6 +166,20 @@ func (w *agentWorld) hurt() {
 	time.Sleep(time.Duration(w.rng.IntN(1500)) * time.Millisecond)
 }
 
+// reload gives the agent another command while it runs, and then a file that it cannot use.
+func (w *agentWorld) reload() {
+	w.agent.Wrote("msg=reading") // before, the signal ends it
+	file, err := os.ReadFile(w.path("agent.yaml"))
+	require.NoError(w.t, err)
+	file = append(file, "  - {type: exec, shell: 'echo \"it_run;n=reloaded 0.5\"', format: graphite, interval: 1h}\n"...)
+	require.NoError(w.t, os.WriteFile(w.path("agent.yaml"), file, 0o600))
+	w.agent.Signal(syscall.SIGHUP)
+	w.agent.Wrote("msg=reloaded adaptors=3")
+	require.NoError(w.t, os.WriteFile(w.path("agent.yaml"), append(file, "  - {type: tial}\n"...), 0o600))
+	w.agent.Signal(syscall.SIGHUP)
+	w.agent.Wrote(`the adaptors stay as they were" err=".*agent.yaml, line 9: type \\"tial`)
+}
+
 // requireAll waits until the last line is in the server, and asserts that all are, once.
 func (w *agentWorld) requireAll(injected int) {
 	if w.heal != nil {
@@ -197,7 +213,8 @@ func (w *agentWorld) requireAll(injected int) {
 			runs++
 		}
 	}
-	require.Positive(w.t, runs)
+	require.Greater(w.t, runs, 1)
+	require.Equal(w.t, 1, times["it_run 0.5"], "the command that the reload brought")
 	w.t.Logf("%d faults, %d lines in %d files, %d runs of the command", injected, w.lines, w.files, runs)
 	w.server.Stop()
 }

@@ -154,7 +154,7 @@ const maxRetryAfter = 5 * time.Minute
 //  3. At most one request is under way, and one of the newest beside a backlog.
 type Agent struct {
 	opts     Options
-	adaptors []adaptor.Adaptor
+	adaptors chan []adaptor.Configured
 	out      *adaptor.Output
 	sender   Sender
 	clock    clock.Clock
@@ -179,7 +179,7 @@ type Stats struct {
 
 // Parts are what an Agent works with. All are required.
 type Parts struct {
-	Adaptors []adaptor.Adaptor
+	Adaptors []adaptor.Configured
 	Output   *adaptor.Output
 	Sender   Sender
 	Clock    clock.Clock
@@ -192,9 +192,11 @@ func New(p Parts, o Options) *Agent {
 	if o.Jitter == nil {
 		o.Jitter = rand.Float64
 	}
+	adaptors := make(chan []adaptor.Configured, 1)
+	adaptors <- p.Adaptors
 	return &Agent{
 		opts:     o,
-		adaptors: p.Adaptors,
+		adaptors: adaptors,
 		out:      p.Output,
 		sender:   p.Sender,
 		clock:    p.Clock,
@@ -227,11 +229,7 @@ func (a *Agent) Run(ctx context.Context) {
 	defer wg.Wait()
 	wg.Go(func() {
 		defer read()
-		var all sync.WaitGroup
-		for _, one := range a.adaptors {
-			all.Go(func() { one.Run(ctx, a.out) })
-		}
-		all.Wait()
+		a.read(ctx)
 	})
 	wg.Go(func() {
 		select {
@@ -245,4 +243,56 @@ func (a *Agent) Run(ctx context.Context) {
 	})
 	a.sendLoop(ctx, sending, reading)
 	cut(nil)
+}
+
+// Read has the agent run these adaptors from now on. Those that it runs with the same text go on, and the others end first.
+func (a *Agent) Read(ctx context.Context, adaptors []adaptor.Configured) {
+	select {
+	case a.adaptors <- adaptors:
+	case <-ctx.Done():
+	}
+}
+
+// read runs adaptors until ctx ends.
+func (a *Agent) read(ctx context.Context) {
+	running := map[string]func(){} // by text; each ends an adaptor
+	for {
+		select {
+		case <-ctx.Done():
+			for _, end := range running {
+				end()
+			}
+			return
+		case adaptors := <-a.adaptors:
+			wanted := map[string]bool{}
+			for _, one := range adaptors {
+				wanted[one.Text] = true
+			}
+			for text, end := range running {
+				if !wanted[text] {
+					end()
+					delete(running, text)
+				}
+			}
+			for _, one := range adaptors {
+				if running[one.Text] == nil {
+					running[one.Text] = a.start(ctx, one)
+				}
+			}
+		}
+	}
+}
+
+// start starts an adaptor, and returns what ends it.
+func (a *Agent) start(ctx context.Context, one adaptor.Adaptor) (end func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		one.Run(ctx, a.out)
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
 }

@@ -146,7 +146,7 @@ func startOn(t *testing.T, kept *spool.Spool, o Options, c adaptor.Adaptor, s Se
 	r := &running{done: make(chan struct{})}
 	log := slog.New(slog.NewTextHandler(&r.log, nil))
 	r.Agent = New(Parts{
-		Adaptors: []adaptor.Adaptor{c}, Output: adaptor.NewOutput(kept, clock.System{}, log, "web-1"), Sender: s, Clock: clock.System{}, Logger: log,
+		Adaptors: []adaptor.Configured{{Adaptor: c}}, Output: adaptor.NewOutput(kept, clock.System{}, log, "web-1"), Sender: s, Clock: clock.System{}, Logger: log,
 	}, o)
 	ctx, end := context.WithCancel(t.Context())
 	r.end = end
@@ -247,6 +247,40 @@ func TestLiveBesideBacklog(t *testing.T) {
 		}
 	})
 }
+
+// TestRead: an adaptor with the same text goes on. One that is no longer wanted ends before another begins.
+func TestRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{}
+		var log []string
+		one := func(text string) adaptor.Configured {
+			return adaptor.Configured{Text: text, Adaptor: runFunc(func(ctx context.Context) {
+				log = append(log, "begin "+text)
+				<-ctx.Done()
+				time.Sleep(time.Second)
+				log = append(log, "end "+text)
+			})}
+		}
+		a := start(t, Options{}, one("").Adaptor, s)
+		after(time.Second)
+		a.Read(t.Context(), []adaptor.Configured{one("a")})
+		after(2 * time.Second)
+		a.Read(t.Context(), []adaptor.Configured{one("a"), one("b")})
+		after(time.Second)
+		a.Read(t.Context(), []adaptor.Configured{one("b"), one("c")})
+		after(2 * time.Second)
+		a.Read(t.Context(), []adaptor.Configured{one("c")})
+		after(2 * time.Second)
+		a.stop()
+		require.Equal(t, []string{"begin ", "end ", "begin a", "begin b", "end a", "begin c", "end b", "end c"}, log)
+	})
+}
+
+// runFunc makes a function an adaptor.
+type runFunc func(ctx context.Context)
+
+func (f runFunc) Run(ctx context.Context, _ *adaptor.Output) { f(ctx) }
+func (f runFunc) String() string                             { return "func" }
 
 // TestFullSpool: what does not fit into the spool is lost, the oldest first, and counted.
 func TestFullSpool(t *testing.T) {

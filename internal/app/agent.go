@@ -5,6 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
 	"time"
 
 	"github.com/quern/quern/internal/agent"
@@ -41,17 +46,45 @@ func Agent(ctx context.Context, cfg config.Agent, _, stderr io.Writer) (err erro
 	out := adaptor.NewOutput(kept, clk, log, orHostName(cfg.Source))
 	a := agent.New(agent.Parts{Adaptors: adaptors, Output: out, Sender: sender, Clock: clk, Logger: log}, agent.Options{})
 	log.Info("reading", "adaptors", len(adaptors), "source", orHostName(cfg.Source), "url", server.Name(), "waiting", a.Stats().Waiting)
+	again := make(chan os.Signal, 1)
+	signal.Notify(again, syscall.SIGHUP)
+	defer signal.Stop(again)
+	var reloading sync.WaitGroup
+	reloading.Go(func() { reloadAdaptors(ctx, cfg, a, again, log) })
 	a.Run(ctx)
+	reloading.Wait()
 	st := a.Stats()
 	log.Info("stopped", "delivered", st.Delivered, "rejected", st.Rejected, "refused", st.Refused, "dropped", st.Dropped, "waiting", st.Waiting)
 	return nil
 }
 
+// reloadAdaptors reads the adaptors of the file again when something is received from again, until ctx ends.
+func reloadAdaptors(ctx context.Context, cfg config.Agent, a *agent.Agent, again <-chan os.Signal, log *slog.Logger) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-again:
+		}
+		err := cfg.Reload()
+		var adaptors []adaptor.Configured
+		if err == nil {
+			adaptors, err = agentAdaptors(cfg)
+		}
+		if err != nil {
+			log.Error("reload: the adaptors stay as they were", "err", err)
+			continue
+		}
+		a.Read(ctx, adaptors)
+		log.Info("reloaded", "adaptors", len(adaptors))
+	}
+}
+
 // agentAdaptors returns those of the file of --config, or the host if it names none.
-func agentAdaptors(cfg config.Agent) ([]adaptor.Adaptor, error) {
+func agentAdaptors(cfg config.Agent) ([]adaptor.Configured, error) {
 	if cfg.Adaptors.IsZero() {
 		h, err := adaptor.NewHost(cfg.Interval)
-		return []adaptor.Adaptor{h}, err
+		return []adaptor.Configured{{Adaptor: h}}, err
 	}
 	return adaptor.Parse("--config "+cfg.File, &cfg.Adaptors)
 }
@@ -86,7 +119,7 @@ func (s *server) hostMetrics(ctx context.Context) {
 		return
 	}
 	agent.New(agent.Parts{
-		Adaptors: []adaptor.Adaptor{host}, Output: adaptor.NewOutput(kept, s.clk, s.log, orHostName(s.cfg.Source)),
+		Adaptors: []adaptor.Configured{{Adaptor: host}}, Output: adaptor.NewOutput(kept, s.clk, s.log, orHostName(s.cfg.Source)),
 		Sender: &localSender{ingest: s.engine.Ingest}, Clock: s.clk, Logger: s.log,
 	}, agent.Options{}).Run(ctx)
 }

@@ -2,6 +2,7 @@ package config
 
 import (
 	"errors"
+	"os"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -38,6 +39,23 @@ var AgentFlags, FromAgent = command(func(o *options, a *Agent) {
 	o.server().span(&a.SpoolAge, "spool-age", day, interval, "time that the spool keeps a measurement")
 	a.Log.addRows(o)
 })
+
+// Reload reads the adaptors of the file again.
+func (a *Agent) Reload() error {
+	if a.File == "" {
+		return nil
+	}
+	text, err := os.ReadFile(a.File)
+	if err != nil {
+		return err
+	}
+	var file struct{ Adaptors yaml.Node }
+	if err := yaml.Unmarshal(text, &file); err != nil {
+		return err
+	}
+	a.Adaptors = file.Adaptors
+	return nil
+}
 
 // FromAgentFile reads the options of an agent from the file that is the only argument.
 func FromAgentFile(c *cli.Context) (Agent, error) {

@@ -38,8 +38,14 @@ var types = map[string]func() configured{
 	"tail": func() configured { return &Tail{} },
 }
 
+// Configured is an adaptor with what the file says of it.
+type Configured struct {
+	Adaptor
+	Text string
+}
+
 // Parse returns the adaptors of a YAML list in a file. The error has a line for each mistake, with its place.
-func Parse(file string, list *yaml.Node) (adaptors []Adaptor, err error) {
+func Parse(file string, list *yaml.Node) (adaptors []Configured, err error) {
 	if list.Kind != yaml.SequenceNode || len(list.Content) == 0 {
 		return nil, fmt.Errorf("%s, line %d: adaptors: must be a list, such as [{type: host}]", file, list.Line)
 	}
@@ -57,7 +63,8 @@ func Parse(file string, list *yaml.Node) (adaptors []Adaptor, err error) {
 		if err != nil {
 			errs = append(errs, errors.New(file+", "+strings.ReplaceAll(err.Error(), "\n", "\n"+file+", ")))
 		}
-		adaptors = append(adaptors, a)
+		text, _ := yaml.Marshal(node) // it was read from text
+		adaptors = append(adaptors, Configured{a, string(text)})
 	}
 	return adaptors, errors.Join(errs...)
 }

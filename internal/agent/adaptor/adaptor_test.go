@@ -114,7 +114,7 @@ func (r *rig) reopen(t *testing.T) {
 func (r *rig) pass(d time.Duration) { r.clock.Set(r.clock.Now().Add(d)) }
 
 // list parses the adaptors of a file.
-func list(text string) ([]Adaptor, error) {
+func list(text string) ([]Configured, error) {
 	var file struct{ Adaptors yaml.Node }
 	if err := yaml.Unmarshal([]byte(text), &file); err != nil {
 		return nil, err
@@ -133,8 +133,8 @@ adaptors:
     labels: {service: shop}
 `)
 	require.NoError(t, err)
-	require.Equal(t, span(30*time.Second), all[0].(*Host).Interval)
-	require.Equal(t, map[string]string{"service": "shop", metric.SourceLabel: "web-7"}, all[1].(*Tail).allLabels())
+	require.Equal(t, span(30*time.Second), all[0].Adaptor.(*Host).Interval)
+	require.Equal(t, map[string]string{"service": "shop", metric.SourceLabel: "web-7"}, all[1].Adaptor.(*Tail).allLabels())
 
 	_, err = list(`
 adaptors:
