@@ -28,7 +28,7 @@ var (
 func TestAgent(t *testing.T) {
 	dir := t.TempDir()
 	log := filepath.Join(dir, "access.log")
-	free, err := net.Listen("tcp", "127.0.0.1:0")
+	free, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	addr := free.Addr().String()
 	require.NoError(t, free.Close())
@@ -46,7 +46,9 @@ http {
 	url := "http://" + addr
 	bytes := 0
 	get := func(path string) {
-		resp, err := http.Get(url + path)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+path, http.NoBody)
+		require.NoError(t, err)
+		resp, err := http.DefaultClient.Do(req)
 		require.NoError(t, err)
 		body, err := io.ReadAll(resp.Body)
 		require.NoError(t, err)
@@ -56,7 +58,7 @@ http {
 		}
 	}
 	process.Eventually(t, "nginx", func() error {
-		conn, err := net.Dial("tcp", addr)
+		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", addr)
 		if err == nil {
 			err = conn.Close()
 		}

@@ -496,7 +496,7 @@ func TestTailForgets(t *testing.T) {
 	r.restartAgent(t, "*.log")
 	r.looks(t)
 	require.Len(t, r.Spool.Streams(r.prefix()), 1)
-	require.Len(t, r.gone, 0)
+	require.Empty(t, r.gone)
 }
 
 // BenchmarkTail reads a file of JSON lines of about 190 bytes into a spool on the disk, each of which becomes two samples.
