@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/quern/quern/internal/agent/spool"
 	"github.com/quern/quern/internal/clock"
@@ -231,6 +232,9 @@ func (t *Tail) find(out *Output) (all []found) {
 				continue // a pattern may match directories
 			}
 			err = errors.New("it is not a regular file")
+		}
+		if !utf8.ValidString(path) {
+			path, err = strings.ToValidUTF8(path, "\uFFFD"), errors.New("its name is not UTF-8")
 		}
 		if err != nil {
 			if i < matching {

@@ -362,6 +362,7 @@ func TestTailBadFiles(t *testing.T) {
 	require.NoError(t, os.Mkdir(r.path("dir.log"), 0o700))
 	require.NoError(t, os.Symlink("loop.log", r.path("loop.log")))
 	require.NoError(t, os.Symlink("nowhere", r.path("dangling.log")))
+	r.write(t, "\xff.log", lines(7000, 7001))
 	r.write(t, "a.log", lines(1, 1)+"bad\n"+strings.Repeat("x", 3*blockBytes)+"m 6000 1\n"+"worse\r\n\r\n"+lines(2, 3))
 	cut := "app.log.gz"
 	r.write(t, "z", lines(4, 5000))
@@ -377,6 +378,7 @@ func TestTailBadFiles(t *testing.T) {
 	log := r.log.String()
 	require.Contains(t, log, `msg="a file cannot be read" stream="tail `+r.path("*[gz]")+` `+r.path("fifo.log")+`" err="it is not a regular file"`)
 	require.Contains(t, log, "loop.log: too many levels of symbolic links")
+	require.Contains(t, log, `.log" err="its name is not UTF-8"`)
 	require.NotContains(t, log, "dir.log")
 	require.NotContains(t, log, "dangling.log")
 	require.Contains(t, log, "lines=1 offset=6 err=")
