@@ -220,7 +220,7 @@ func TestLiveBesideBacklog(t *testing.T) {
 			under++
 			most = max(most, under)
 			s.mu.Unlock()
-			time.Sleep(2 * time.Second) // 240 requests take 8 minutes
+			time.Sleep(11 * time.Second) // there is always something new
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			under--
@@ -229,20 +229,29 @@ func TestLiveBesideBacklog(t *testing.T) {
 			}
 			return nil
 		}
-		a := start(t, Options{RequestBytes: 500}, &counting{n: 1}, s)
-		after(back + 30*time.Minute + 5*time.Second)
-		require.Zero(t, a.Stats().Waiting)
-		after(time.Minute)
+		disk := spool.Options{FS: spool.Memory(), Clock: clock.System{}, Logger: slog.New(slog.DiscardHandler)}
+		kept, err := spool.Open("/spool", disk)
+		require.NoError(t, err)
+		a := startOn(t, kept, Options{RequestBytes: 500}, &counting{n: 1}, s)
+		after(back + 2*time.Minute)
+		a.out.Put("once", spool.Point{Seq: 5}, new(ingest.Batch))
+		after(2 * time.Hour)
+		require.LessOrEqual(t, a.Stats().Waiting, 2, "all but what is under way")
 		a.stop()
+		require.NoError(t, kept.Close())
+		kept, err = spool.Open("/spool", disk)
+		require.NoError(t, err)
+		require.EqualValues(t, 5, kept.Stream("once").Seq, "it was acknowledged beside the backlog")
+		require.NoError(t, kept.Close())
 		values := s.values()
 		require.Greater(t, len(s.attempts), 240)
 		slices.Sort(values)
 		require.Equal(t, upTo(len(values)), values)
-		require.Len(t, values, 150*6+1+6)
+		require.Len(t, values, 242*6+1)
 		require.Equal(t, 2, most)
 		for v, by := range late {
-			if at := time.Duration(v) * 10 * time.Second; at > back+maxBackoff+2*time.Second {
-				require.LessOrEqual(t, by, 4*time.Second, "measured at %s", at)
+			if at := time.Duration(v) * 10 * time.Second; at > back+maxBackoff+11*time.Second {
+				require.LessOrEqual(t, by, 22*time.Second, "measured at %s", at)
 			}
 		}
 	})
@@ -281,6 +290,18 @@ type runFunc func(ctx context.Context)
 
 func (f runFunc) Run(ctx context.Context, _ *adaptor.Output) { f(ctx) }
 func (f runFunc) String() string                             { return "func" }
+
+// TestNothingToSend: a chunk without samples is acknowledged without a request.
+func TestNothingToSend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{}
+		a := start(t, Options{}, runFunc(func(ctx context.Context) { <-ctx.Done() }), s)
+		a.out.Put("s", spool.Point{Seq: 5}, new(ingest.Batch))
+		synctest.Wait()
+		require.Zero(t, s.tries())
+		a.stop()
+	})
+}
 
 // TestFullSpool: what does not fit into the spool is lost, the oldest first, and counted.
 func TestFullSpool(t *testing.T) {
