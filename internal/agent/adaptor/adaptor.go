@@ -36,6 +36,9 @@ var types = map[string]func() configured{
 	"host": func() configured { return &Host{Interval: span(10 * time.Second)} },
 	"exec": func() configured { return &Exec{Interval: span(time.Minute)} },
 	"tail": func() configured { return &Tail{} },
+	"tcp":  func() configured { return &Socket{kind: "tcp", network: "tcp"} },
+	"udp":  func() configured { return &Socket{kind: "udp", network: "udp"} },
+	"unix": func() configured { return &Socket{kind: "unix", network: "unixgram"} },
 }
 
 // Configured is an adaptor with what the file says of it.

@@ -47,9 +47,6 @@ func spooled(t *testing.T, s *spool.Spool) (samples []sample, chunks []spool.Chu
 	t.Helper()
 	ended, stop := context.WithCancel(t.Context())
 	stop()
-	z, err := zstd.NewReader(nil)
-	require.NoError(t, err)
-	defer z.Close()
 	var at spool.Position
 	for {
 		next, behind, err := s.Next(ended, at, 1)
@@ -60,24 +57,32 @@ func spooled(t *testing.T, s *spool.Spool) (samples []sample, chunks []spool.Chu
 		at = behind
 		for _, c := range next {
 			chunks = append(chunks, c)
-			body, err := z.DecodeAll(c.Data, nil)
-			require.NoError(t, err)
-			n := 0
-			for line := range bytes.Lines(body) {
-				var r struct {
-					Source       string
-					Measurements []sample
-				}
-				require.NoError(t, json.Unmarshal(line, &r))
-				for _, m := range r.Measurements {
-					m.Source = r.Source
-					samples = append(samples, m)
-					n++
-				}
-			}
-			require.Equal(t, n, c.Samples)
+			samples = append(samples, decoded(t, c)...)
 		}
 	}
+}
+
+// decoded returns the samples of a chunk.
+func decoded(t *testing.T, c spool.Chunk) (samples []sample) {
+	t.Helper()
+	z, err := zstd.NewReader(nil)
+	require.NoError(t, err)
+	defer z.Close()
+	body, err := z.DecodeAll(c.Data, nil)
+	require.NoError(t, err)
+	for line := range bytes.Lines(body) {
+		var r struct {
+			Source       string
+			Measurements []sample
+		}
+		require.NoError(t, json.Unmarshal(line, &r))
+		for _, m := range r.Measurements {
+			m.Source = r.Source
+			samples = append(samples, m)
+		}
+	}
+	require.Len(t, samples, c.Samples)
+	return samples
 }
 
 // rig is an output with a spool and a log.
@@ -160,13 +165,19 @@ adaptors:
   - {type: exec, shell: a, command: [a], format: json}
   - {type: exec, shell: a, format: json, timeout: 2m}
   - {type: exec, shell: a, format: nagios, count: lines}
+  - {type: udp, listen: 8125, format: statsd}
+  - {type: unix, listen: quern.sock, format: statsd}
+  - {type: tcp, listen: ":2003", format: json}
+  - {type: udp, listen: "127.0.0.1:8089", format: influx, interval: 10s}
+  - {type: udp, listen: "127.0.0.1:8125", format: statsd, interval: 500ms}
+  - {type: udp, listen: "127.0.0.1:8125", format: statsd, count: lines}
 `)
 	require.EqualError(t, err, strings.TrimSpace(`
 a.yaml, line 3: "30" is not a duration such as 90m, 24h, 7d or 1y
 a.yaml, line 4: host: interval: must be whole milliseconds, at least 1ms
 a.yaml, line 5: host: collectors: "gpu" is none of cpu, meminfo, swap, filesystem, diskstats, netdev, loadavg, uptime, processes
-a.yaml, line 6: type "hots": an adaptor must have one of the types exec, host, tail, as in {type: host}
-a.yaml, line 7: type "": an adaptor must have one of the types exec, host, tail, as in {type: host}
+a.yaml, line 6: type "hots": an adaptor must have one of the types exec, host, tail, tcp, udp, unix, as in {type: host}
+a.yaml, line 7: type "": an adaptor must have one of the types exec, host, tail, tcp, udp, unix, as in {type: host}
 a.yaml, line 11: tail: unknown key "fromat"; it has path, source, format, labels, prefix, time-field, time-layout, label-fields, value-fields, metric-field, count, columns, separator, pattern
 a.yaml, line 12: tail: path: must be a pattern of files, such as /var/log/app/*.log
 a.yaml, line 13: tail: path: must be a pattern of files, such as /var/log/app/*.log
@@ -177,6 +188,12 @@ a.yaml, line 21: exec: command: give either it, as in command: [/bin/cat, /proc/
 a.yaml, line 22: exec: command: give either it, as in command: [/bin/cat, /proc/loadavg], or shell, as in shell: df -P | tail -n +2
 a.yaml, line 23: exec: timeout: must not be longer than the interval
 a.yaml, line 24: exec: format: nagios uses only labels, prefix and source
+a.yaml, line 25: udp: listen: must be an address and a port, such as 127.0.0.1:8125, or the path of a Unix socket, such as /run/quern/statsd.sock
+a.yaml, line 26: unix: listen: must be an address and a port, such as 127.0.0.1:8125, or the path of a Unix socket, such as /run/quern/statsd.sock
+a.yaml, line 27: tcp: format: "json" is none of statsd, graphite, influx
+a.yaml, line 28: udp: interval: must be whole seconds, at least 1s, and only the format statsd has one
+a.yaml, line 29: udp: interval: must be whole seconds, at least 1s, and only the format statsd has one
+a.yaml, line 30: udp: unknown key "count"; it has listen, interval, format, source, labels, prefix
 `))
 	for _, text := range []string{"adaptors: []", "adaptors: {type: host}", "adaptors: host"} {
 		_, err = list(text)
