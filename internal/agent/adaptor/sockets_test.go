@@ -320,6 +320,12 @@ func TestStaleSocket(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, []byte("text"), 0o600))
 	require.ErrorContains(t, s.listen(t.Context()), "address already in use")
 	require.FileExists(t, path)
+	require.NoError(t, os.Remove(path))
+	stream, err := net.Listen("unix", path)
+	require.NoError(t, err)
+	defer stream.Close()
+	require.ErrorContains(t, s.listen(t.Context()), "address already in use")
+	require.FileExists(t, path)
 }
 
 // BenchmarkUDP sends packets of StatsD as fast as it can, and counts what is received, and what the system drops.
