@@ -18,12 +18,12 @@ func TestDroppedPackets(t *testing.T) {
 	r.run(t)
 	r.receives()
 	require.Equal(t, counts(0, 3), r.samples(t))
-	conn, err := net.Dial("udp", r.address)
+	conn, err := new(net.Dialer).DialContext(t.Context(), "udp", r.address)
 	require.NoError(t, err)
 	defer conn.Close()
 	packet := []byte(strings.Repeat(" ", 60_000))
 	sent := uint64(0)
-	r.mu.Lock() // nothing is read
+	r.mu.Lock()                                // nothing is read
 	for range 3 * receiveBytes / len(packet) { // the system holds up to twice what it is asked for
 		_, err := conn.Write(packet)
 		require.NoError(t, err)

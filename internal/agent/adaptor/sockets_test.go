@@ -108,7 +108,7 @@ func (r *socketRig) receives() {
 // send sends packets, or lines by TCP, and waits until they were read.
 func (r *socketRig) send(t *testing.T, packets ...string) {
 	t.Helper()
-	conn, err := net.Dial(r.network, r.address)
+	conn, err := new(net.Dialer).DialContext(t.Context(), r.network, r.address)
 	require.NoError(t, err)
 	defer conn.Close()
 	before := r.count()
@@ -227,7 +227,7 @@ func TestTCP(t *testing.T) {
 	r.clock.Set(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)) // the deadline of each connection has passed
 	r.run(t)
 	r.receives()
-	conn, err := net.Dial("tcp", r.address)
+	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", r.address)
 	require.NoError(t, err)
 	defer conn.Close()
 	_, err = conn.Read(make([]byte, 1))
@@ -269,11 +269,11 @@ func TestPortInUse(t *testing.T) {
 		var end func() error
 		var address string
 		if network == "udp" {
-			conn, err := net.ListenPacket(network, "127.0.0.1:0")
+			conn, err := new(net.ListenConfig).ListenPacket(t.Context(), network, "127.0.0.1:0")
 			require.NoError(t, err)
 			end, address = conn.Close, conn.LocalAddr().String()
 		} else {
-			l, err := net.Listen(network, "127.0.0.1:0")
+			l, err := new(net.ListenConfig).Listen(t.Context(), network, "127.0.0.1:0")
 			require.NoError(t, err)
 			end, address = l.Close, l.Addr().String()
 		}
@@ -301,7 +301,7 @@ func TestPortInUse(t *testing.T) {
 // TestStaleSocket: the socket of a process that has ended is replaced; one that a process listens to, or another file, is not.
 func TestStaleSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
-	other, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	other, err := new(net.ListenConfig).ListenPacket(t.Context(), "unixgram", path)
 	require.NoError(t, err)
 	s := &Socket{kind: "unix", network: "unixgram", Listen: path, Format: "statsd"}
 	require.NoError(t, s.check())
@@ -321,7 +321,7 @@ func TestStaleSocket(t *testing.T) {
 	require.ErrorContains(t, s.listen(t.Context()), "address already in use")
 	require.FileExists(t, path)
 	require.NoError(t, os.Remove(path))
-	stream, err := net.Listen("unix", path)
+	stream, err := new(net.ListenConfig).Listen(t.Context(), "unix", path)
 	require.NoError(t, err)
 	defer stream.Close()
 	require.ErrorContains(t, s.listen(t.Context()), "address already in use")
@@ -343,7 +343,7 @@ func BenchmarkUDP(b *testing.B) {
 		r.Run(ctx, NewOutput(kept, clock.System{}, slog.New(slog.NewTextHandler(log, nil)), "web-1"))
 	}()
 	r.receives()
-	conn, err := net.Dial("udp", r.address)
+	conn, err := new(net.Dialer).DialContext(b.Context(), "udp", r.address)
 	require.NoError(b, err)
 	defer conn.Close()
 	out := ipv4.NewPacketConn(conn.(net.PacketConn))

@@ -3,6 +3,7 @@ package adaptor
 import (
 	"bytes"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,10 +17,12 @@ import (
 )
 
 const (
-	// Series are bounded by their number and the bytes of their names and tags, and sets by the number of all values in an interval.
+	// Series are bounded by their number and the bytes of their names and tags, and sets by the bytes of all values in an interval, each with
+	// the overhead of a map.
 	maxStatsd     = 100_000
 	maxStatsdKeys = 64 << 20
-	maxSetValues  = 100_000
+	maxSetBytes   = 16 << 20
+	mapOverhead   = 64
 	// forgetAfter is how long nothing came for a series that is forgotten.
 	forgetAfter = time.Hour
 	// maxSamples is about how many samples are in a chunk.
@@ -40,7 +43,7 @@ type statsd struct {
 	fixed  []metric.Label
 	// texts has the series by what lines say, with the tags in their order, and series by their labels.
 	texts, series map[string]*tally
-	keys, values  int // the bytes of texts, and the number of values of sets
+	keys, values  int // the bytes of texts, and of sets
 	scratch       []byte
 	events        string // what is wrong with the first of them
 }
@@ -86,8 +89,8 @@ func (s *statsd) read(line []byte, now time.Duration) (problem string) {
 			tags = after
 		} else if after, is := bytes.CutPrefix(section, []byte("@")); is {
 			rate, ok := metric.ParseDecimal(string(after))
-			if !ok || rate <= 0 || rate > 1 {
-				return "the rate must be more than 0, and at most 1"
+			if !ok || rate < 1e-9 || rate > 1 {
+				return "the rate must be at least 1e-9, and at most 1"
 			}
 			weight = 1 / rate
 		}
@@ -101,10 +104,10 @@ func (s *statsd) read(line []byte, now time.Duration) (problem string) {
 	}
 	t.last = now
 	if kind == 's' { // a value is any text
-		if _, has := t.set[string(values)]; !has && s.values >= maxSetValues {
+		if _, has := t.set[string(values)]; !has && s.values >= maxSetBytes {
 			return "there are too many different values of sets in this interval"
 		} else if !has {
-			s.values++
+			s.values += len(values) + mapOverhead
 			t.some, t.set[string(values)] = true, struct{}{}
 		}
 		return ""
@@ -119,6 +122,8 @@ func (s *statsd) read(line []byte, now time.Duration) (problem string) {
 			return "a counter cannot fall: send a gauge"
 		case kind == 'g' && text[0] != '+' && text[0] != '-':
 			t.value = value
+		case math.IsInf(t.value+value*weight, 0):
+			return "the sum is too large"
 		case kind == 'g':
 			t.value += value
 		case kind == 'm' && t.sketch.AddWithCount(value, weight) != nil:
