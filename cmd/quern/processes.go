@@ -38,8 +38,8 @@ func agentCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "agent",
 		Usage: "read this host, its log files and the output of commands, and send that to a server",
-		Description: `Reads what the adaptors of its file name: the host, log files, the output of commands. Without
-adaptors it reads processor, memory, disk, network and load of the host. While the server is
+		Description: `Reads what the adaptors of its file name: the host, log files, the output of commands, and
+what StatsD, Graphite and Influx clients send. Without adaptors it reads processor, memory, disk, network and load of the host. While the server is
 unavailable, what was read waits in a directory, up to a limit, and is sent later, also by the
 next process.
 

@@ -501,7 +501,7 @@ func TestTailForgets(t *testing.T) {
 	require.Empty(t, r.gone)
 }
 
-// BenchmarkTail reads a file of JSON lines of about 190 bytes into a spool on the disk, each of which becomes two samples.
+// BenchmarkTail reads a file of JSON lines of about 157 bytes into a spool on the disk, each of which becomes two samples.
 func BenchmarkTail(b *testing.B) {
 	dir := b.TempDir()
 	var text strings.Builder
