@@ -64,6 +64,13 @@ func (fs *smallFS) hog(size int64) {
 	fs.sizes["hog"] = size
 }
 
+// leave has the other program take all but n bytes.
+func (fs *smallFS) leave(n int64) {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	fs.sizes["hog"] += fs.total - fs.used() - n
+}
+
 func (fs *smallFS) GetDiskUsage(string) (vfs.DiskUsage, error) {
 	if fs.mute {
 		return vfs.DiskUsage{}, vfs.ErrUnsupported
@@ -168,8 +175,8 @@ func TestDiskFull(t *testing.T) {
 	require.ErrorContains(t, err, "disk full")
 	require.ErrorContains(t, err, "MB free of 32 MB at /data")
 	require.Greater(t, n, 500)
-	// Flushes and compactions end meanwhile and free some space. Keep the disk full.
-	fs.hog(32 << 20)
+	// Flushes and compactions end meanwhile and free some space. Keep the disk full, but for a write of theirs that is under way.
+	fs.leave(st.disk.reserve / 8)
 	require.ErrorIs(t, st.WriteRollups(t.Context(), lease.Fence, 1, nil), storage.ErrUnavailable)
 	packed, ids := crashBatch(0).Raw[0], []blocks.ID{crashBatch(0).Raw[0].ID}
 	packed.ID = blocks.PackedID(ids)
