@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -34,7 +36,7 @@ func (a *Agent) sendLoop(ctx, sending, reading context.Context) {
 		if at.Before(live.at) {
 			at = live.at
 		}
-		a.ack(live.taken, at)
+		a.ack(slices.Collect(maps.Values(live.taken)), at)
 		live = nil
 		return at, true
 	})
@@ -43,7 +45,7 @@ func (a *Agent) sendLoop(ctx, sending, reading context.Context) {
 // lane sends what comes after a backlog.
 type lane struct {
 	begin, at spool.Position
-	taken     []spool.Chunk // without their data; they are acknowledged after the backlog
+	taken     map[string]spool.Chunk // the last of each stream; they are acknowledged after the backlog
 	joins     atomic.Bool
 	stop      context.CancelFunc
 	done      chan struct{}
@@ -56,13 +58,13 @@ func (a *Agent) branch(ctx, sending, reading context.Context) *lane {
 		a.warn("a segment of the spool cannot be closed", err, 0)
 	}
 	reading, stop := context.WithCancel(reading)
-	l := &lane{begin: end, at: end, stop: stop, done: make(chan struct{})}
+	l := &lane{begin: end, at: end, taken: map[string]spool.Chunk{}, stop: stop, done: make(chan struct{})}
 	go func() {
 		defer close(l.done)
 		a.deliver(ctx, sending, reading, end, func(chunks []spool.Chunk, at spool.Position) (spool.Position, bool) {
 			for _, c := range chunks {
 				c.Data = nil
-				l.taken = append(l.taken, c)
+				l.taken[c.Stream] = c
 			}
 			l.at = at
 			return at, !l.joins.Load()
@@ -103,7 +105,7 @@ func (a *Agent) deliver(ctx, sending, reading context.Context, at spool.Position
 		if err == nil && batch.Samples > 0 { // lines may have none
 			err = a.sendOnce(sending, batch)
 		}
-		if errors.Is(err, ErrTooLarge) && len(chunks) > 1 {
+		if (errors.Is(err, ErrTooLarge) || errors.Is(err, ErrRefused)) && len(chunks) > 1 { // it may be for one of them
 			limit = len(batch.Body) / 2
 			continue
 		}

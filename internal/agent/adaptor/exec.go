@@ -115,10 +115,13 @@ func (e *Exec) output(ctx context.Context) ([]byte, int, error) {
 	_ = kill() // what it has left behind; there is nothing if it fails
 	code := cmd.ProcessState.ExitCode()
 	switch {
-	case text.full:
-		err = fmt.Errorf("it wrote more than %d bytes", maxOutput)
-	case ctx.Err() != nil:
+	case text.full || ctx.Err() != nil:
+		// The last line may lack its end.
+		text.kept.Truncate(bytes.LastIndexByte(text.kept.Bytes(), '\n') + 1)
 		err = context.Cause(ctx)
+		if text.full {
+			err = fmt.Errorf("it wrote more than %d bytes", maxOutput)
+		}
 	case e.Format == nagios && code >= 0 && code <= 3 || errors.Is(err, exec.ErrWaitDelay):
 		err = nil
 	case err != nil && complaint.kept.Len() > 0:

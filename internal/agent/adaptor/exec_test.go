@@ -43,7 +43,7 @@ func TestExec(t *testing.T) {
 			Exec{Shell: "echo a 1; echo bad"}, one, "lines=1 offset=4",
 		},
 		"there is none":     {Exec{Command: []string{"/no/such/command"}}, nil, "no such file or directory"},
-		"it never ends":     {Exec{Shell: "echo a 1; while :; do :; done", Timeout: span(200 * time.Millisecond)}, one, `err="killed after 200ms"`},
+		"it never ends":     {Exec{Shell: "echo a 1; printf 'a 2'; while :; do :; done", Timeout: span(200 * time.Millisecond)}, one, `err="killed after 200ms"`},
 		"it writes no end":  {Exec{Command: []string{"yes", strings.Repeat("a 1 1\n", 20_000)}}, nil, `err="it wrote more than 4194304 bytes"`},
 		"it complains long": {Exec{Shell: "echo a 1; head -c 1000000 /dev/zero >&2"}, one, ""},
 	} {

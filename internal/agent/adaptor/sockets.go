@@ -128,7 +128,9 @@ func (s *Socket) listen(ctx context.Context) error {
 	}
 	conn, err := (&net.ListenConfig{Control: datagramOptions}).ListenPacket(ctx, s.network, s.Listen)
 	if err == nil && s.network == "unixgram" {
-		err = os.Chmod(s.Listen, 0o722) // who sends must be able to write
+		if err = os.Chmod(s.Listen, 0o722); err != nil { // who sends must be able to write
+			err = errors.Join(err, conn.Close())
+		}
 	}
 	if err != nil {
 		return err
@@ -279,7 +281,9 @@ func (s *Socket) put(ctx context.Context) {
 func (s *Socket) tick(ctx context.Context, tickMs int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if due := metric.AlignDown(tickMs, time.Duration(s.Interval).Milliseconds()); due != s.emittedMs {
+	interval := time.Duration(s.Interval).Milliseconds()
+	// The clock may be set back a little: an interval is not told twice.
+	if due := metric.AlignDown(tickMs, interval); due > s.emittedMs || s.emittedMs-due >= 2*interval {
 		if s.emittedMs > 0 { // the first one is at once
 			tickMs = due
 		}

@@ -239,8 +239,8 @@ func TestTCPWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newSocket(t, &Socket{kind: "tcp", network: "tcp", Listen: "127.0.0.1:0", Format: "graphite"}, spool.Options{MaxBytes: 1 << 10})
 		r.out = NewOutput(r.spool, r.clock, slog.New(slog.NewTextHandler(r.log, nil)), "web-1")
-		for range 2 {
-			require.NoError(t, r.spool.Put(spool.Chunk{Stream: "other", Data: make([]byte, 450)}))
+		for range 4 {
+			require.NoError(t, r.spool.Put(spool.Chunk{Stream: "other", Data: make([]byte, 200)}))
 		}
 		go func() {
 			r.mu.Lock()
@@ -249,7 +249,7 @@ func TestTCPWaits(t *testing.T) {
 		}()
 		synctest.Wait()
 		require.False(t, r.mu.TryLock())
-		for range 2 {
+		for range 4 {
 			chunks, at, err := r.spool.Next(t.Context(), r.at, 1)
 			require.NoError(t, err)
 			require.Equal(t, "other", chunks[0].Stream)

@@ -22,7 +22,11 @@ const (
 	maxStatsd     = 100_000
 	maxStatsdKeys = 64 << 20
 	maxSetBytes   = 16 << 20
-	mapOverhead   = 64
+	// A line has at most maxTags tags, and an interval values of maxTimers timers, which take 16 KiB at most.
+	maxTags, maxTimers = 100, 10_000
+	// maxOrders is in how many orders the tags of a series are known.
+	maxOrders   = 16
+	mapOverhead = 64
 	// forgetAfter is how long nothing came for a series that is forgotten.
 	forgetAfter = time.Hour
 	// maxSamples is about how many samples are in a chunk.
@@ -44,6 +48,7 @@ type statsd struct {
 	// texts has the series by what lines say, with the tags in their order, and series by their labels.
 	texts, series map[string]*tally
 	keys, values  int // the bytes of texts, and of sets
+	timers        int // with values in this interval
 	scratch       []byte
 	events        string // what is wrong with the first of them
 }
@@ -60,8 +65,10 @@ type tally struct {
 	last   time.Duration
 
 	value, count float64 // the value is the sum of a timer
-	sketch       *ddsketch.DDSketch
-	set          map[string]struct{}
+	orders       int     // of its tags
+	// What came in the interval, nil if nothing did.
+	sketch *ddsketch.DDSketch
+	set    map[string]struct{}
 }
 
 func newStatsd(prefix string, fixed []metric.Label) *statsd {
@@ -107,10 +114,20 @@ func (s *statsd) read(line []byte, now time.Duration) (problem string) {
 		if _, has := t.set[string(values)]; !has && s.values >= maxSetBytes {
 			return "there are too many different values of sets in this interval"
 		} else if !has {
+			if t.set == nil {
+				t.set = map[string]struct{}{}
+			}
 			s.values += len(values) + mapOverhead
 			t.some, t.set[string(values)] = true, struct{}{}
 		}
 		return ""
+	}
+	if kind == 'm' && t.sketch == nil {
+		if s.timers >= maxTimers {
+			return "there are too many timers in this interval"
+		}
+		s.timers++
+		t.sketch, _ = ddsketch.LogCollapsingLowestDenseDDSketch(0.01, 1024) // the accuracy is a valid one; it spans 8 orders of magnitude
 	}
 	for more := true; more; {
 		text, values, more = bytes.Cut(values, []byte(":"))
@@ -144,12 +161,16 @@ func (s *statsd) find(name, tags []byte, kind byte) (t *tally, problem string) {
 	case t != nil:
 	case !utf8.Valid(s.scratch):
 		return nil, "the line is not UTF-8"
+	case bytes.Count(tags, []byte(",")) >= maxTags:
+		return nil, "there are too many tags"
 	case len(s.texts) >= maxStatsd || s.keys >= maxStatsdKeys:
 		return nil, "there are too many series: send fewer tags with many values"
 	default:
-		t = s.meet(string(name), string(tags), kind)
-		s.keys += len(s.scratch)
-		s.texts[string(s.scratch)] = t
+		if t = s.meet(string(name), string(tags), kind); t.orders < maxOrders {
+			t.orders++
+			s.keys += len(s.scratch)
+			s.texts[string(s.scratch)] = t
+		}
 	}
 	if t.kind != kind {
 		return nil, "the series has another type"
@@ -165,7 +186,7 @@ func (s *statsd) meet(name, tags string, kind byte) *tally {
 		if !ok {
 			value = "true"
 		}
-		if labels = slices.DeleteFunc(labels, func(has metric.Label) bool { return has.Name == key }); key != "" {
+		if labels = slices.DeleteFunc(labels, func(has metric.Label) bool { return has.Name == key }); key != "" && value != "" {
 			labels = append(labels, metric.Label{Name: key, Value: value})
 		}
 	}
@@ -173,10 +194,7 @@ func (s *statsd) meet(name, tags string, kind byte) *tally {
 	key := string(metric.Labels(labels).AppendKey(nil)) + name
 	t := s.series[key]
 	if t == nil {
-		t = &tally{name: s.prefix + name, labels: labels, kind: kind, set: map[string]struct{}{}}
-		if kind == 'm' { // 2048 buckets span 17 orders of magnitude
-			t.sketch, _ = ddsketch.LogCollapsingLowestDenseDDSketch(0.01, 2048) // the accuracy is a valid one
-		}
+		t = &tally{name: s.prefix + name, labels: labels, kind: kind}
 		s.series[key] = t
 	}
 	return t
@@ -195,7 +213,7 @@ func (s *statsd) emit(atMs int64, now time.Duration, b *ingest.Batch, full func(
 	gone := func(_ string, t *tally) bool { return now-t.last >= forgetAfter }
 	maps.DeleteFunc(s.series, gone)
 	maps.DeleteFunc(s.texts, gone)
-	s.keys, s.values = 0, 0
+	s.keys, s.values, s.timers = 0, 0, 0
 	for text := range s.texts {
 		s.keys += len(text)
 	}
@@ -211,16 +229,19 @@ func (t *tally) emit(atMs int64, b *ingest.Batch) {
 	case len(t.set) > 0:
 		b.Series(t.name, t.labels)
 		b.Add(atMs, float64(len(t.set)))
-		clear(t.set)
+		t.set = nil
 	case t.kind == 'm':
 		for _, q := range []float64{0.5, 0.9, 0.95, 0.99} {
-			if v, err := t.sketch.GetValueAtQuantile(q); err == nil { // there is none without a value in the interval
+			if t.sketch == nil {
+				break
+			}
+			if v, err := t.sketch.GetValueAtQuantile(q); err == nil { // there is none if each value was refused
 				quantile := metric.Label{Name: "quantile", Value: strconv.FormatFloat(q, 'g', -1, 64)}
 				b.Series(t.name, append(t.labels[:len(t.labels):len(t.labels)], quantile))
 				b.Add(atMs, v)
 			}
 		}
-		t.sketch.Clear()
+		t.sketch = nil
 		t.counter(t.name+"_count", t.count, atMs, b)
 		t.counter(t.name+"_sum", t.value, atMs, b)
 	}

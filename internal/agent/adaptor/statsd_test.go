@@ -59,7 +59,7 @@ func TestStatsd(t *testing.T) {
 		"values in a packet": {"a:1:2:3|c\nb:1:2|g\n", []string{"a 0 @9999", "a 6 @10000", "b 2 @10000"}, nil},
 		"tags": {
 			"a:1|g|#z:1,env:prod,on,empty:,:no,,url:http://x\na:2|g|#on,url:http://x,env:prod,z:2,z:1",
-			[]string{"a empty= env=prod on=true url=http://x z=1 1 @10000", "a env=prod on=true url=http://x z=1 2 @10000"},
+			[]string{"a env=prod on=true url=http://x z=1 2 @10000"},
 			nil,
 		},
 		"two orders of tags":  {"a:1|c|#x:1,y:2\na:2|c|#y:2,x:1", []string{"a x=1 y=2 0 @9999", "a x=1 y=2 3 @10000"}, nil},
@@ -177,6 +177,23 @@ func TestStatsdIsBounded(t *testing.T) {
 		require.Empty(t, s.read(fmt.Appendf(nil, "%s%d:1|c", long, n), 0))
 	}
 	require.Contains(t, s.read([]byte("m:1|c"), 0), "too many series")
+
+	s = newStatsd("", nil)
+	require.Equal(t, "there are too many tags", s.read([]byte("m:1|c|#a"+strings.Repeat(",a", maxTags)), 0))
+	for n := range maxTimers {
+		require.Empty(t, s.read(fmt.Appendf(nil, "t%d:1|ms", n), 0))
+	}
+	require.Equal(t, "there are too many timers in this interval", s.read([]byte("t:1|ms"), 0))
+	s.emit(10_000, 0, new(ingest.Batch), func() {})
+	require.Empty(t, s.read([]byte("t:1|ms"), 0))
+	require.Zero(t, s.texts["t0|"].sketch, "a timer without values holds none")
+
+	s = newStatsd("", nil)
+	for n := range 2 * maxOrders {
+		require.Empty(t, s.read(fmt.Appendf(nil, "m:1|c|#a:%d,a:0", n), 0))
+	}
+	require.Len(t, s.texts, maxOrders, "one series does not take the room of others")
+	require.Equal(t, []string{"m a=0 0 @9999", "m a=0 32 @10000"}, emitted(s, 10_000, 0))
 
 	s = newStatsd("", nil)
 	for n := range 16 {

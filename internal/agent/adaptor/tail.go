@@ -27,7 +27,7 @@ const (
 	// lookEvery is the time between two looks for new lines.
 	lookEvery = time.Second
 	// blockBytes is how much of a file is read at once. A longer line is skipped.
-	blockBytes = 1 << 20
+	blockBytes = 512 << 10
 	// markBytes is how many bytes before an offset tell whether it is in the same file still.
 	markBytes = 256
 	// rounds is how many blocks of each file are read between two looks.
@@ -66,6 +66,7 @@ type Tail struct {
 	copies map[string]original
 	// lost are paths beside which copies are looked for.
 	lost  map[string]bool
+	now   time.Duration // of this look
 	block []byte
 	batch ingest.Batch
 }
@@ -77,8 +78,9 @@ type file struct {
 	at     spool.Point
 	state  state
 	size   int64 // when it was seen last
-	seen   bool  // at the last look
-	moved  bool  // it was renamed or removed
+	mtime  time.Time
+	seen   bool // at the last look
+	moved  bool // it was renamed or removed
 	// changed is when it last grew or moved.
 	changed time.Duration
 	// done says that there is nothing behind the offset, as long as the size stays.
@@ -139,6 +141,9 @@ func (t *Tail) begin(out *Output) {
 	t.files, t.gone, t.copies, t.lost = map[string]*file{}, map[string]*past{}, map[string]original{}, map[string]bool{}
 	t.block = make([]byte, markBytes+blockBytes)
 	for name, at := range out.Spool.Streams(t.prefix()) {
+		if strings.Contains(name[len(t.prefix()):], " ") {
+			continue // of a path with a space, which begins as this one
+		}
 		p := &past{at: at, since: out.Clock.Elapsed()}
 		if err := json.Unmarshal([]byte(at.State), &p.state); err != nil {
 			out.Warn("what is known of a file cannot be read: it is read from its beginning", name, "err", err)
@@ -165,6 +170,7 @@ type found struct {
 
 // look finds the files, and reads a part of each. It returns whether there is more.
 func (t *Tail) look(ctx context.Context, out *Output) (more bool) {
+	t.now = out.Clock.Elapsed()
 	before := t.sorted()
 	for _, f := range before {
 		f.seen = false
@@ -178,7 +184,10 @@ func (t *Tail) look(ctx context.Context, out *Output) (more bool) {
 	}
 	for _, f := range before {
 		if !f.seen {
-			f.move(out.Clock.Elapsed())
+			f.move(t.now)
+			if f.in == nil {
+				t.lost[f.state.Path] = true // it may have lines that came while it was closed
+			}
 		}
 	}
 	for _, is := range all {
@@ -186,25 +195,25 @@ func (t *Tail) look(ctx context.Context, out *Output) (more bool) {
 			t.meet(ctx, out, is)
 		}
 	}
-	for range rounds {
+	for _, f := range t.sorted() {
 		more = false
-		for _, f := range t.sorted() {
-			if ctx.Err() != nil {
-				return false
+		for range rounds {
+			if more = t.read(ctx, out, f); !more {
+				break
 			}
-			more = t.read(ctx, out, f) || more
 		}
-		if !more {
+		if more || ctx.Err() != nil {
 			break
 		}
 	}
 	t.tidy(out)
-	return more
+	return more && ctx.Err() == nil
 }
 
+// sorted returns the files in the order in which they are read: what was written last comes last, since the times of counters rise.
 func (t *Tail) sorted() []*file {
 	return slices.SortedFunc(maps.Values(t.files), func(a, b *file) int {
-		return cmp.Or(cmp.Compare(a.path, b.path), cmp.Compare(a.stream, b.stream))
+		return cmp.Or(a.mtime.Compare(b.mtime), cmp.Compare(a.path, b.path), cmp.Compare(a.stream, b.stream))
 	})
 }
 
@@ -253,7 +262,6 @@ func (t *Tail) find(out *Output) (all []found) {
 
 // see notes where a file is that was read before.
 func (t *Tail) see(out *Output, is found) {
-	now := out.Clock.Elapsed()
 	f := t.files[is.stream]
 	back := f == nil
 	if p := t.gone[is.stream]; back {
@@ -262,9 +270,10 @@ func (t *Tail) see(out *Output, is found) {
 		delete(t.gone, f.stream)
 	}
 	f.seen = true
-	f.resize(is.info.Size(), now)
+	f.mtime = is.info.ModTime()
+	f.resize(is.info.Size(), t.now)
 	if f.path = is.path; is.beside || f.path != f.state.Path {
-		f.move(now)
+		f.move(t.now)
 	}
 	if f.in == nil && (back || !f.done && (zipped(f.path) || f.size != int64(f.at.Seq))) {
 		f.open(out)
@@ -299,12 +308,12 @@ func (t *Tail) lose(out *Output, f *file) {
 	out.Warn("a file was truncated or replaced", f.stream, "path", f.path, "offset", f.at.Seq)
 	f.close()
 	delete(t.files, f.stream)
-	t.remember(original{f.stream, f.at.Generation}.past(), f, out.Clock.Elapsed())
+	t.remember(original{f.stream, f.at.Generation}.past(), f)
 	t.lost[f.state.Path] = true
 }
 
-func (t *Tail) remember(name string, f *file, now time.Duration) {
-	t.gone[name] = &past{f.at, f.state, now}
+func (t *Tail) remember(name string, f *file) {
+	t.gone[name] = &past{f.at, f.state, t.now}
 }
 
 // meet takes up a file that is new.
@@ -320,11 +329,15 @@ func (t *Tail) meet(ctx context.Context, out *Output, is found) {
 	}
 	delete(t.copies, is.stream)
 	in, err := open(is.path, is.stream[len(t.prefix()):])
+	var size int64
+	if err == nil {
+		size, err = in.size() // a copy may have grown since it was found
+	}
 	if err != nil {
 		out.Warn("a file cannot be read", t.prefix()+is.path, "err", err)
 		return
 	}
-	f := &file{stream: is.stream, path: is.path, seen: true, size: is.info.Size(), changed: out.Clock.Elapsed(), in: in, state: state{Path: is.path}}
+	f := &file{stream: is.stream, path: is.path, seen: true, size: size, mtime: is.info.ModTime(), changed: t.now, in: in, state: state{Path: is.path}}
 	for _, g := range t.sorted() {
 		// gzip has removed what it compressed.
 		if (g.moved || !zipped(is.path)) && g.copied(f) {
@@ -376,16 +389,18 @@ func (f *file) copied(to *file) bool {
 		return false
 	case f.at.Seq > 0 && (zipped(to.path) || to.size >= int64(f.at.Seq)):
 		return sumBefore(to.in, f.at.Seq) == f.state.Sum
-	case !strings.HasPrefix(to.path, f.path):
+	case filepath.Dir(to.path) != filepath.Dir(f.path):
 		return false
 	}
+	// What is being copied has the same bytes, as far as it is.
 	in, err := open(f.path, f.identity())
 	if err != nil {
 		return false // it has just gone, or been replaced
 	}
 	var a, b [4 << 10]byte
-	n, _ := to.in.ReadAt(a[:], 0)
-	m, _ := in.ReadAt(b[:n], 0)
+	from := max(0, to.size-int64(len(a)))
+	n, _ := to.in.ReadAt(a[:to.size-from], from)
+	m, _ := in.ReadAt(b[:n], from)
 	_ = in.Close() // it was only read
 	return n > 0 && n == m && a == b
 }
@@ -426,7 +441,7 @@ func (t *Tail) read(ctx context.Context, out *Output, f *file) (more bool) {
 		f.close()
 		f.done = zipped(f.path) // it stays damaged
 		return false
-	case len(block) > 0 && f.complete(out.Clock.Elapsed()):
+	case len(block) > 0 && f.complete(t.now):
 		end = len(block)
 	default:
 		f.done = true
@@ -465,7 +480,7 @@ func (f *file) complete(now time.Duration) bool {
 
 // tidy closes what needs not be open, and forgets what is gone.
 func (t *Tail) tidy(out *Output) {
-	now := out.Clock.Elapsed()
+	now := t.now
 	for name, f := range t.files {
 		if !f.seen && f.in != nil {
 			if size, err := f.in.size(); err == nil {
@@ -477,7 +492,7 @@ func (t *Tail) tidy(out *Output) {
 		case !f.seen && (zipped(f.path) || now-f.changed >= settled):
 			f.close()
 			delete(t.files, name)
-			t.remember(name, f, now)
+			t.remember(name, f)
 		case zipped(f.path) || now-f.changed >= idle:
 			f.close()
 		case f.moved && now-f.changed < settled:

@@ -254,6 +254,27 @@ func TestTailRotates(t *testing.T) {
 			}
 			r.write(t, "app.log", lines(21, 22))
 		}, 22, false},
+		"idle, and renamed to what does not match": {"*.log", func(t *testing.T, r *tailRig, look func()) {
+			r.write(t, "app.log", lines(1, 20))
+			look()
+			r.pass(idle)
+			look()
+			r.write(t, "app.log", lines(21, 22))
+			r.rename(t, "app.log", "app.log.1")
+			look()
+			r.write(t, "app.log.1", lines(23, 24))
+		}, 24, false},
+		"a copy with another name": {"*.log", func(t *testing.T, r *tailRig, look func()) {
+			r.write(t, "app.log", lines(1, 200))
+			look()
+			r.copy(t, "app.log", "a.1.log", 100) // it is being copied
+			look()
+			r.copy(t, "app.log", "a.1.log", 1<<20)
+			look()
+			require.NoError(t, os.Truncate(r.path("app.log"), 0))
+			look()
+			r.write(t, "app.log", lines(201, 202))
+		}, 202, false},
 		"two names of one file": {"*.log", func(t *testing.T, r *tailRig, look func()) {
 			r.write(t, "app.log", lines(1, 20))
 			require.NoError(t, os.Symlink("app.log", r.path("current.log")))
@@ -383,7 +404,7 @@ func TestTailBadFiles(t *testing.T) {
 	require.NotContains(t, log, "dangling.log")
 	require.Contains(t, log, "lines=1 offset=6 err=")
 	require.Contains(t, log, `msg="skipped a line that is too long"`)
-	require.Contains(t, log, "offset=10 limit=1048576")
+	require.Contains(t, log, "offset=10 limit=524288")
 	require.Contains(t, log, "unexpected EOF")
 	samples, chunks := spooled(t, r.Spool)
 	require.Greater(t, len(samples), 4000, "the part of the damaged file that can be read")
@@ -472,6 +493,37 @@ func TestTailCounts(t *testing.T) {
 			require.Greater(t, samples[i].Time, samples[i-1].Time)
 		}
 	}
+}
+
+// TestTailCountsInOrder: files are read in the order in which they were written, whatever they are called, so that counters have
+// the times of their lines.
+func TestTailCountsInOrder(t *testing.T) {
+	r := newTail(t, "*.log")
+	r.Tail.Options = format.Options{Format: "json", Count: "lines"}
+	require.NoError(t, r.check())
+	at := begin.Unix()
+	for i, name := range []string{"c.log", "a.log", "b.log"} {
+		r.write(t, name, fmt.Sprintf(`{"time":%d}`+"\n"+`{"time":%d}`+"\n", at-3000+int64(i)*1000, at-2999+int64(i)*1000))
+		written := time.Unix(at-2999+int64(i)*1000, 0)
+		require.NoError(t, os.Chtimes(r.path(name), written, written))
+	}
+	r.looks(t)
+	samples, _ := spooled(t, r.Spool)
+	require.Len(t, samples, 7)
+	for i, want := range []int64{-3000, -2999, -2000, -1999, -1000, -999} {
+		require.Equal(t, (at+want)*1000, samples[i+1].Time)
+		require.Equal(t, float64(i+1), samples[i+1].Value)
+	}
+	// Lines that come late count with what comes next, and push no times ahead.
+	late := ""
+	for n := range 1000 {
+		late += fmt.Sprintf(`{"time":%d}`+"\n", at-5000+int64(n))
+	}
+	r.write(t, "d.log", late)
+	r.looks(t)
+	samples, _ = spooled(t, r.Spool)
+	require.Len(t, samples, 8)
+	require.Equal(t, sample{"web-1", "lines", nil, (at-999)*1000 + 1, 1006}, samples[7])
 }
 
 // TestTailForgets: what is gone for a day is forgotten.

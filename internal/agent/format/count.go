@@ -38,8 +38,8 @@ func (f *Format) count(timeMs, nowMs int64, b *ingest.Batch) {
 		f.reject(ingest.ReasonLimit, "there are %d series of counters, with %d bytes of labels: leave out label-fields with many values", len(f.counters), f.keys)
 		return
 	}
-	timeMs = min(timeMs, nowMs) // a time ahead would push those of all later lines ahead
-	if metric.AlignDown(timeMs, 1000) > f.latestMs {
+	timeMs = min(timeMs, nowMs)                                     // a time ahead would push those of all later lines ahead
+	if metric.AlignDown(timeMs, 1000) > max(f.latestMs, f.LastMs) { // lines that are behind count together
 		f.Flush(nowMs, b)
 	}
 	f.latestMs = max(f.latestMs, timeMs)

@@ -345,18 +345,18 @@ func (s *Spool) put(c *Chunk, drop func()) (full <-chan struct{}, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if int64(len(b)) > s.opts.MaxBytes/2 {
-		return nil, fmt.Errorf("a chunk of the stream %q has %d bytes, more than half of the spool", c.Stream, len(b))
+	if int64(len(b)) > s.opts.MaxBytes/4 {
+		return nil, fmt.Errorf("a chunk of the stream %q has %d bytes, more than a quarter of the spool", c.Stream, len(b))
 	}
 	s.expire(now)
 	bytes := int64(len(b))
 	for _, g := range s.segments {
 		bytes += g.bytes
 	}
+	if drop == nil && bytes > s.opts.MaxBytes-s.opts.MaxBytes/8 { // an eighth is for what cannot wait, which would drop what has waited
+		return s.room, nil
+	}
 	for bytes > s.opts.MaxBytes {
-		if drop == nil {
-			return s.room, nil
-		}
 		bytes -= s.segments[0].bytes
 		drop()
 	}
@@ -369,7 +369,12 @@ func (s *Spool) put(c *Chunk, drop func()) (full <-chan struct{}, err error) {
 	}
 	if err != nil {
 		// Nobody knows what is behind the last whole record. It is left, and not read.
-		return nil, errors.Join(err, s.endSegment())
+		err = errors.Join(err, s.endSegment())
+		if n := len(s.segments) - 1; n >= 0 && s.segments[n].bytes == 0 {
+			s.segments = s.segments[:n]
+			err = errors.Join(err, s.opts.FS.Remove(s.path(segmentName(s.number-1))))
+		}
+		return nil, err
 	}
 	g.bytes, g.samples, g.newest = g.bytes+int64(len(b)), g.samples+c.Samples, now
 	raise(s.spooled, c)

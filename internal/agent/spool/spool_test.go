@@ -283,10 +283,13 @@ func TestWaits(t *testing.T) {
 		}()
 		synctest.Wait()
 		require.Less(t, n, 60)
+		require.NoError(t, s.Put(Chunk{Stream: "t", Point: at(1)}), "what cannot wait has room")
+		_, dropped := s.Stats()
+		require.Zero(t, dropped)
 		ended, stop := context.WithCancel(t.Context())
 		stop()
 		require.ErrorIs(t, s.PutOrWait(ended, chunk(0)), context.Canceled)
-		for acked := 0; acked < 60; acked++ {
+		for acked := 0; acked < 61; acked++ {
 			ack(t, s, 1)
 			synctest.Wait()
 		}
@@ -295,6 +298,30 @@ func TestWaits(t *testing.T) {
 		require.Equal(t, [2]int{0, 0}, [2]int{waiting, dropped})
 		require.NoError(t, s.Close())
 	})
+}
+
+// TestFullDiskLeavesNothing: what cannot be written leaves no file behind.
+func TestFullDiskLeavesNothing(t *testing.T) {
+	full, disk := false, vfs.NewMem()
+	o := options(disk)
+	o.FS = errorfs.Wrap(disk, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if full && op.Kind == errorfs.OpFileWrite {
+			return syscall.ENOSPC
+		}
+		return nil
+	}))
+	s := open(t, o)
+	put(t, s, 1, 1)
+	full = true
+	for range 10 {
+		require.ErrorIs(t, s.Put(chunk(2)), syscall.ENOSPC)
+	}
+	require.Len(t, segmentsIn(t, disk), 1)
+	full = false
+	put(t, s, 2, 2)
+	numbers, _ := rest(t, s)
+	require.Equal(t, run(1, 2), numbers)
+	require.NoError(t, s.Close())
 }
 
 // TestDamage: a byte that has changed costs one chunk, or those behind it in the segment, and the log names the file.
