@@ -410,30 +410,32 @@ func TestRefusedIsDroppedOnce(t *testing.T) {
 	})
 }
 
-// TestTooLargeIsHalved: one reading is too large in any request. All others arrive, without each being sent alone.
-func TestTooLargeIsHalved(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const back = 3 * time.Hour
-		s := &server{answer: func(_ context.Context, r Report) error {
-			if time.Since(bubbleStart) < back {
-				return errors.New("away")
-			}
-			for _, m := range r.Measurements {
-				if m.Value == 613 {
-					return ErrTooLarge
+// TestOneOfManyCannotBeSent: one reading is too large in any request, or refused. All others arrive, without each being sent alone.
+func TestOneOfManyCannotBeSent(t *testing.T) {
+	for _, why := range []error{ErrTooLarge, ErrRefused} {
+		synctest.Test(t, func(t *testing.T) {
+			const back = 3 * time.Hour
+			s := &server{answer: func(_ context.Context, r Report) error {
+				if time.Since(bubbleStart) < back {
+					return errors.New("away")
 				}
-			}
-			return nil
-		}}
-		a := start(t, Options{}, &counting{n: 1}, s)
-		after(back - time.Second)
-		before := s.tries()
-		after(time.Minute + time.Second)
-		a.stop()
-		require.Equal(t, append(upTo(613), upTo(1087)[614:]...), s.values())
-		require.Equal(t, Stats{Delivered: 1086, Refused: 1}, a.Stats())
-		require.Less(t, s.tries()-before, 40)
-	})
+				for _, m := range r.Measurements {
+					if m.Value == 613 {
+						return why
+					}
+				}
+				return nil
+			}}
+			a := start(t, Options{}, &counting{n: 1}, s)
+			after(back - time.Second)
+			before := s.tries()
+			after(time.Minute + time.Second)
+			a.stop()
+			require.Equal(t, append(upTo(613), upTo(1087)[614:]...), s.values())
+			require.Equal(t, Stats{Delivered: 1086, Refused: 1}, a.Stats())
+			require.Less(t, s.tries()-before, 40)
+		})
+	}
 }
 
 func TestRejectedAreCountedAndLoggedOnce(t *testing.T) {

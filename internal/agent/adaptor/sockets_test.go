@@ -263,6 +263,19 @@ func TestTCPWaits(t *testing.T) {
 	})
 }
 
+// TestClockSetBackALittle: an interval is not told twice.
+func TestClockSetBackALittle(t *testing.T) {
+	r := newSocket(t, &Socket{kind: "udp", network: "udp", Listen: "127.0.0.1:0", Format: "statsd"}, spool.Options{})
+	r.out = NewOutput(r.spool, r.clock, slog.New(slog.NewTextHandler(r.log, nil)), "web-1")
+	for _, tickMs := range []int64{5_000, 20_000, 19_000, 20_000, 21_000, 30_000} { // of some day
+		r.tick(t.Context(), tickMs+1e12)
+	}
+	chunks, _, err := r.spool.Next(t.Context(), spool.Position{}, 1<<20)
+	require.NoError(t, err)
+	require.Len(t, chunks, 3, "at 5, 20 and 30 s")
+	require.NoError(t, r.spool.Close())
+}
+
 // TestPortInUse: it is told, and tried again.
 func TestPortInUse(t *testing.T) {
 	for _, network := range []string{"udp", "tcp"} {

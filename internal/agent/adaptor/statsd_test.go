@@ -186,7 +186,10 @@ func TestStatsdIsBounded(t *testing.T) {
 	require.Equal(t, "there are too many timers in this interval", s.read([]byte("t:1|ms"), 0))
 	s.emit(10_000, 0, new(ingest.Batch), func() {})
 	require.Empty(t, s.read([]byte("t:1|ms"), 0))
-	require.Zero(t, s.texts["t0|"].sketch, "a timer without values holds none")
+	require.Nil(t, s.texts["t0|"].sketch, "a timer without values holds none")
+	require.Empty(t, s.read([]byte("u:1|s"), 0))
+	s.emit(20_000, 0, new(ingest.Batch), func() {})
+	require.Nil(t, s.texts["u|"].set, "nor does a set")
 
 	s = newStatsd("", nil)
 	for n := range 2 * maxOrders {
