@@ -82,7 +82,11 @@ func (a *Agent) join(l *lane) {
 
 func (a *Agent) ack(chunks []spool.Chunk, behind spool.Position) {
 	if err := a.out.Spool.Ack(chunks, behind); err != nil {
-		a.warn("what was delivered cannot be noted in the spool: after a restart it is sent again", err, len(chunks))
+		samples := 0
+		for _, c := range chunks {
+			samples += c.Samples
+		}
+		a.warn("what was delivered cannot be noted in the spool: after a restart it is sent again", err, samples)
 	}
 }
 

@@ -15,8 +15,8 @@ import (
 type content interface {
 	io.ReaderAt
 	io.Closer
-	// size returns the size of the file, as it is on the disk.
-	size() (int64, error)
+	// Stat describes the file, as it is on the disk.
+	Stat() (fs.FileInfo, error)
 }
 
 // zipped reports whether a file is one of gzip.
@@ -50,44 +50,27 @@ func open(path, id string) (content, error) {
 		return nil, err
 	}
 	if zipped(path) {
-		return &unzipped{file: f}, nil
+		return &unzipped{File: f}, nil
 	}
-	return plain{f}, nil
-}
-
-type plain struct{ *os.File }
-
-func (p plain) size() (int64, error) { return sizeOf(p.File) }
-
-func sizeOf(f *os.File) (int64, error) {
-	info, err := f.Stat()
-	if err != nil {
-		return 0, err
-	}
-	return info.Size(), nil
+	return f, nil
 }
 
 // unzipped is what is in a file of gzip. It is read front to back: to go back far, it begins again.
 type unzipped struct {
-	file *os.File
-	in   *gzip.Reader
+	*os.File
+	in *gzip.Reader
 	// last are the bytes before end, which is how far it was read.
 	last []byte
 	end  int64
 }
 
-func (u *unzipped) size() (int64, error) { return sizeOf(u.file) }
-
-// Close implements io.Closer.
-func (u *unzipped) Close() error { return u.file.Close() }
-
 // ReadAt implements io.ReaderAt.
 func (u *unzipped) ReadAt(p []byte, at int64) (n int, err error) {
 	if u.in == nil || at < u.end-int64(len(u.last)) {
-		if _, err := u.file.Seek(0, io.SeekStart); err != nil {
+		if _, err := u.Seek(0, io.SeekStart); err != nil {
 			return 0, err
 		}
-		if u.in, err = gzip.NewReader(u.file); err != nil {
+		if u.in, err = gzip.NewReader(u.File); err != nil {
 			return 0, err
 		}
 		u.last, u.end = nil, 0

@@ -42,7 +42,7 @@ func (l *Lines) decode(out *Output, stream string, offset uint64, lines []byte, 
 	for len(lines) > 0 {
 		line, rest, _ := bytes.Cut(lines, []byte("\n"))
 		before := b.Rejected()
-		l.parsed.Line(bytes.TrimSuffix(line, []byte("\r")), nowMs, b)
+		l.parsed.Line(line, nowMs, b)
 		if before == 0 && b.Rejected() > 0 {
 			bad = offset
 		}

@@ -329,15 +329,15 @@ func (t *Tail) meet(ctx context.Context, out *Output, is found) {
 	}
 	delete(t.copies, is.stream)
 	in, err := open(is.path, is.stream[len(t.prefix()):])
-	var size int64
+	info := is.info
 	if err == nil {
-		size, err = in.size() // a copy may have grown since it was found
+		info, err = in.Stat() // a copy may have grown since it was found
 	}
 	if err != nil {
 		out.Warn("a file cannot be read", t.prefix()+is.path, "err", err)
 		return
 	}
-	f := &file{stream: is.stream, path: is.path, seen: true, size: size, mtime: is.info.ModTime(), changed: t.now, in: in, state: state{Path: is.path}}
+	f := &file{stream: is.stream, path: is.path, seen: true, size: info.Size(), mtime: info.ModTime(), changed: t.now, in: in, state: state{Path: is.path}}
 	for _, g := range t.sorted() {
 		// gzip has removed what it compressed.
 		if (g.moved || !zipped(is.path)) && g.copied(f) {
@@ -483,8 +483,8 @@ func (t *Tail) tidy(out *Output) {
 	now := t.now
 	for name, f := range t.files {
 		if !f.seen && f.in != nil {
-			if size, err := f.in.size(); err == nil {
-				f.resize(size, now)
+			if info, err := f.in.Stat(); err == nil {
+				f.resize(info.Size(), now)
 			}
 		}
 		switch {

@@ -315,7 +315,7 @@ func (s *Spool) Cut() (end Position, err error) {
 // Put appends a chunk. If the spool is full, it drops the oldest ones.
 // After an error the chunk may come, or not.
 func (s *Spool) Put(c Chunk) error {
-	_, err := s.put(&c, func() { s.drop("the spool is full; dropped the oldest samples") })
+	_, err := s.put(&c, false)
 	return err
 }
 
@@ -323,7 +323,7 @@ func (s *Spool) Put(c Chunk) error {
 // After an error the chunk may come, or not.
 func (s *Spool) PutOrWait(ctx context.Context, c Chunk) error {
 	for {
-		full, err := s.put(&c, nil)
+		full, err := s.put(&c, true)
 		if full == nil {
 			return err
 		}
@@ -335,9 +335,9 @@ func (s *Spool) PutOrWait(ctx context.Context, c Chunk) error {
 	}
 }
 
-// put appends a chunk. It has drop drop the oldest segment until there is room. Without drop it returns a channel that is closed
+// put appends a chunk. If the spool is full, it drops the oldest segments, or, for what can wait, returns a channel that is closed
 // when there may be room.
-func (s *Spool) put(c *Chunk, drop func()) (full <-chan struct{}, err error) {
+func (s *Spool) put(c *Chunk, canWait bool) (full <-chan struct{}, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.running()
@@ -353,12 +353,12 @@ func (s *Spool) put(c *Chunk, drop func()) (full <-chan struct{}, err error) {
 	for _, g := range s.segments {
 		bytes += g.bytes
 	}
-	if drop == nil && bytes > s.opts.MaxBytes-s.opts.MaxBytes/8 { // an eighth is for what cannot wait, which would drop what has waited
+	if canWait && bytes > s.opts.MaxBytes-s.opts.MaxBytes/8 { // an eighth is for what cannot wait, which would drop what has waited
 		return s.room, nil
 	}
 	for bytes > s.opts.MaxBytes {
 		bytes -= s.segments[0].bytes
-		drop()
+		s.drop("the spool is full; dropped the oldest samples")
 	}
 	g, err := s.roomFor(b, now)
 	if err == nil {
