@@ -3,13 +3,10 @@
 package agent
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
@@ -20,8 +17,9 @@ import (
 
 	"github.com/quern/quern/internal/agent/adaptor"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/limits"
-	"github.com/quern/quern/internal/wire"
+	"github.com/quern/quern/internal/protocol/remotewrite"
 )
 
 const (
@@ -31,45 +29,25 @@ const (
 	maxTopics = 64
 )
 
-// Measurement is one measured value.
-type Measurement struct {
-	Metric string            `json:"metric"`
-	Labels map[string]string `json:"labels,omitempty"`
-	TimeMs int64             `json:"time"`
-	Value  float64           `json:"value"`
-}
-
-// Report is measurements of one source.
-type Report struct {
-	Source       string        `json:"source"`
-	Measurements []Measurement `json:"measurements"`
-}
-
 // Batch is what one request sends.
 type Batch struct {
 	Samples int
-	// Body is reports as JSON, one after another, in frames of zstd.
+	// Body is a request of Prometheus' remote write 1.0, in frames of zstd.
 	Body []byte
 }
 
-// Reports decodes the body.
-func (b *Batch) Reports() (reports []Report, err error) {
-	z, err := zstd.NewReader(bytes.NewReader(b.Body), zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true))
+// Decode adds the samples to a batch, which then holds views into what it has decompressed.
+func (b *Batch) Decode(to *ingest.Batch) error {
+	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer z.Close()
-	for d := json.NewDecoder(z); ; {
-		var r Report
-		switch err := d.Decode(&r); err {
-		case nil:
-			reports = append(reports, r)
-		case io.EOF:
-			return reports, nil
-		default:
-			return nil, err
-		}
+	body, err := z.DecodeAll(b.Body, nil)
+	if err != nil {
+		return err
 	}
+	return remotewrite.Decode(body, to)
 }
 
 // Sender delivers batches. The error says what the agent does next:
@@ -109,15 +87,14 @@ func (e *RetryError) Unwrap() error { return e.Err }
 // RejectedError says that the server processed a report and rejected some or all of its
 // measurements for good.
 type RejectedError struct {
-	// Total is the number of rejected measurements.
 	Total int
-	// Rejected lists them, or the first of many.
-	Rejected []wire.Rejection
+	// Message says why, of the first of them.
+	Message string
 }
 
 // Error implements error.
 func (e *RejectedError) Error() string {
-	return fmt.Sprintf("%d measurements were rejected", e.Total)
+	return fmt.Sprintf("%d measurements were rejected: %s", e.Total, e.Message)
 }
 
 // Options holds the agent's settings.

@@ -23,7 +23,6 @@ import (
 	"github.com/quern/quern/internal/agent/spool"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/ingest"
-	"github.com/quern/quern/internal/wire"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -52,11 +51,11 @@ func (c *counting) Run(ctx context.Context, out *adaptor.Output) {
 // server is a sender that records attempts, and replies as the test says.
 type server struct {
 	// answer may be nil: everything is accepted.
-	answer func(ctx context.Context, r Report) error
+	answer func(ctx context.Context, ms []ingest.Measurement) error
 
 	mu       sync.Mutex
 	attempts []attempt
-	taken    []Measurement
+	taken    []ingest.Measurement
 }
 
 type attempt struct {
@@ -65,32 +64,32 @@ type attempt struct {
 }
 
 func (s *server) Send(ctx context.Context, b Batch) error {
-	reports, err := b.Reports()
-	if err != nil {
+	var batch ingest.Batch
+	if err := b.Decode(&batch); err != nil {
 		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
-	r := Report{Source: "web-1"}
-	for _, one := range reports {
-		r.Measurements = append(r.Measurements, one.Measurements...)
+	var ms []ingest.Measurement
+	for _, r := range batch.Reports() {
+		ms = append(ms, r.Measurements...)
 	}
 	s.mu.Lock()
-	s.attempts = append(s.attempts, attempt{time.Since(bubbleStart), len(r.Measurements), len(b.Body)})
+	s.attempts = append(s.attempts, attempt{time.Since(bubbleStart), len(ms), len(b.Body)})
 	s.mu.Unlock()
 	if s.answer != nil {
-		if err := s.answer(ctx, r); err != nil {
+		if err := s.answer(ctx, ms); err != nil {
 			return err
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.taken = append(s.taken, r.Measurements...)
+	s.taken = append(s.taken, ms...)
 	return nil
 }
 
 // awayServer returns a server that is away until back is called.
 func awayServer() (s *server, back func()) {
 	away := true
-	return &server{answer: func(context.Context, Report) error {
+	return &server{answer: func(context.Context, []ingest.Measurement) error {
 		if away {
 			return errors.New("away")
 		}
@@ -180,7 +179,7 @@ func upTo(n int) []float64 {
 // of the allowed size.
 func TestServerAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &server{answer: func(context.Context, Report) error {
+		s := &server{answer: func(context.Context, []ingest.Measurement) error {
 			if time.Since(bubbleStart) < time.Hour {
 				return errors.New("connection refused")
 			}
@@ -212,7 +211,7 @@ func TestLiveBesideBacklog(t *testing.T) {
 		const back = 2 * time.Hour
 		late, most, under := map[float64]time.Duration{}, 0, 0
 		s := &server{}
-		s.answer = func(_ context.Context, r Report) error {
+		s.answer = func(_ context.Context, ms []ingest.Measurement) error {
 			if time.Since(bubbleStart) < back {
 				return errors.New("away")
 			}
@@ -224,7 +223,7 @@ func TestLiveBesideBacklog(t *testing.T) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			under--
-			for _, m := range r.Measurements {
+			for _, m := range ms {
 				late[m.Value] = time.Since(bubbleStart) - time.Duration(m.TimeMs-bubbleStart.UnixMilli())*time.Millisecond
 			}
 			return nil
@@ -360,7 +359,7 @@ func TestRetryAfter(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				first := true
 				s := &server{}
-				s.answer = func(context.Context, Report) error {
+				s.answer = func(context.Context, []ingest.Measurement) error {
 					if first {
 						first = false
 						return fmt.Errorf("wrapped: %w", &RetryError{After: c.asked, Err: errors.New("busy")})
@@ -394,8 +393,8 @@ func TestBackoffDoublesAndIsSpread(t *testing.T) {
 
 func TestRefusedIsDroppedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &server{answer: func(_ context.Context, r Report) error {
-			if r.Measurements[0].Value == 2 {
+		s := &server{answer: func(_ context.Context, ms []ingest.Measurement) error {
+			if ms[0].Value == 2 {
 				return fmt.Errorf("%w: no such thing", ErrRefused)
 			}
 			return nil
@@ -415,11 +414,11 @@ func TestOneOfManyCannotBeSent(t *testing.T) {
 	for _, why := range []error{ErrTooLarge, ErrRefused} {
 		synctest.Test(t, func(t *testing.T) {
 			const back = 3 * time.Hour
-			s := &server{answer: func(_ context.Context, r Report) error {
+			s := &server{answer: func(_ context.Context, ms []ingest.Measurement) error {
 				if time.Since(bubbleStart) < back {
 					return errors.New("away")
 				}
-				for _, m := range r.Measurements {
+				for _, m := range ms {
 					if m.Value == 613 {
 						return why
 					}
@@ -440,12 +439,8 @@ func TestOneOfManyCannotBeSent(t *testing.T) {
 
 func TestRejectedAreCountedAndLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &server{answer: func(_ context.Context, r Report) error {
-			return &RejectedError{Total: 3, Rejected: []wire.Rejection{
-				{Index: 0, Reason: "too_old", Message: "a day late"},
-				{Index: 1, Reason: "too_old", Message: "two days late"},
-				{Index: 2, Reason: "invalid_label", Message: "no name"},
-			}}
+		s := &server{answer: func(context.Context, []ingest.Measurement) error {
+			return &RejectedError{Total: 3, Message: "a day late"}
 		}}
 		a := start(t, Options{}, &counting{n: 5}, s)
 		after(65 * time.Second)
@@ -453,10 +448,8 @@ func TestRejectedAreCountedAndLoggedOnce(t *testing.T) {
 		require.Equal(t, Stats{Delivered: 2 * 7, Rejected: 3 * 7}, a.Stats())
 		log := a.log.String()
 		// At 0 s and, a minute later, with the number of messages in between.
-		require.Equal(t, 2, strings.Count(log, "reason=too_old"))
-		require.Equal(t, 2, strings.Count(log, "reason=invalid_label"))
-		require.Equal(t, 2, strings.Count(log, "suppressed=5"))
-		require.NotContains(t, log, "two days late")
+		require.Equal(t, 2, strings.Count(log, "3 measurements were rejected: a day late"))
+		require.Equal(t, 1, strings.Count(log, "suppressed=5"))
 	})
 }
 
@@ -474,12 +467,12 @@ func TestStopSendsWhatIsQueued(t *testing.T) {
 }
 
 func TestStopGivesUpAfterTheGrace(t *testing.T) {
-	for name, answer := range map[string]func(context.Context, Report) error{
-		"away": func(context.Context, Report) error { return errors.New("away") },
-		"asks for time": func(context.Context, Report) error {
+	for name, answer := range map[string]func(context.Context, []ingest.Measurement) error{
+		"away": func(context.Context, []ingest.Measurement) error { return errors.New("away") },
+		"asks for time": func(context.Context, []ingest.Measurement) error {
 			return &RetryError{After: time.Hour, Err: errors.New("busy")}
 		},
-		"no answer": func(ctx context.Context, _ Report) error {
+		"no answer": func(ctx context.Context, _ []ingest.Measurement) error {
 			<-ctx.Done()
 			return ctx.Err()
 		},
@@ -501,7 +494,7 @@ func TestStopGivesUpAfterTheGrace(t *testing.T) {
 func TestSilentServerIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first := true
-		s := &server{answer: func(ctx context.Context, _ Report) error {
+		s := &server{answer: func(ctx context.Context, _ []ingest.Measurement) error {
 			if first {
 				first = false
 				<-ctx.Done()

@@ -3,7 +3,6 @@ package agent
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -13,18 +12,14 @@ import (
 	"time"
 
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/wire"
+	"github.com/quern/quern/internal/protocol/remotewrite"
 	"github.com/quern/quern/internal/wire/version"
 )
 
-const (
-	// A reply lists at most every measurement of a report. A longer one is not from Quern.
-	maxReplyBytes = 4 << 20
-	// This much of an error page is enough to recognise it.
-	maxMessageBytes = 300
-)
+// This much of a reply says what is wrong, or whose page it is.
+const maxMessageBytes = 300
 
-// HTTPSender posts reports to a server.
+// HTTPSender posts batches to a server.
 type HTTPSender struct {
 	url    string
 	client *http.Client
@@ -44,7 +39,7 @@ func NewHTTPSender(baseURL string, client *http.Client, c clock.Clock) (*HTTPSen
 	}
 	direct := *client
 	direct.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &HTTPSender{url: u.JoinPath(wire.ReportsPath).String(), client: &direct, clock: c}, nil
+	return &HTTPSender{url: u.JoinPath(remotewrite.Path).String(), client: &direct, clock: c}, nil
 }
 
 // Send implements Sender.
@@ -53,8 +48,9 @@ func (s *HTTPSender) Send(ctx context.Context, b Batch) error {
 	if err != nil {
 		return err
 	}
-	req.Header.Set("Content-Type", "application/x-ndjson")
+	req.Header.Set("Content-Type", "application/x-protobuf")
 	req.Header.Set("Content-Encoding", "zstd")
+	req.Header.Set("X-Prometheus-Remote-Write-Version", "0.1.0")
 	req.Header.Set("User-Agent", "quern-agent/"+version.Read().Version)
 	resp, err := s.client.Do(req)
 	if err != nil {
@@ -64,85 +60,37 @@ func (s *HTTPSender) Send(ctx context.Context, b Batch) error {
 	return s.judge(resp, b.Samples)
 }
 
-// judge translates the reply into what the agent does next; see Sender.
+// judge translates the reply into what the agent does next; see Sender. A Quern server says in the headers of each reply how many samples
+// it has written.
 func (s *HTTPSender) judge(resp *http.Response, sent int) error {
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxReplyBytes))
-	r := parseReply(body)
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxMessageBytes))
+	written, foreign := strconv.Atoi(resp.Header.Get(remotewrite.WrittenHeader))
+	rejected, _ := strconv.Atoi(resp.Header.Get(remotewrite.RejectedHeader)) // 0 if there is none
+	whole := foreign == nil && written+rejected >= sent
 	switch code := resp.StatusCode; {
+	case code/100 == 2 && err != nil:
+		return fmt.Errorf("read the reply: %w", err) // it may have been accepted; twice counts once
+	case code/100 == 2 && !whole, code/100 == 3:
+		// No status alone says that the report is stored: a proxy, or a network with a page to log in, answers 204, too. The report
+		// has not reached its server, which may answer later.
+		return fmt.Errorf("the answer is not a Quern server's: %s", message(resp, body))
+	case whole && rejected > 0:
+		return &RejectedError{Total: rejected, Message: message(resp, body)}
 	case code/100 == 2:
-		if err != nil {
-			return fmt.Errorf("read the reply: %w", err) // it may have been accepted; twice counts once
-		}
-		// No status alone says that the report is stored: a proxy, or a network with a page to log in, answers 204, too.
-		if !r.accountsFor(sent) {
-			return stranger(resp, &r, body)
-		}
-		return r.rejections()
-	case code/100 == 3:
-		return stranger(resp, &r, body)
+		return nil
 	case code == http.StatusRequestEntityTooLarge:
-		return fmt.Errorf("%w: %s", ErrTooLarge, message(resp, &r, body))
-	case code == http.StatusBadRequest && len(r.Rejected) > 0 && r.accountsFor(sent):
-		// It lists every measurement, so the server has processed the report and accepted none.
-		return r.rejections()
-	case r.about(code):
-		return fmt.Errorf("%w: %s", ErrRefused, message(resp, &r, body))
+		return fmt.Errorf("%w: %s", ErrTooLarge, message(resp, body))
+	case foreign == nil && (code == http.StatusBadRequest || code == http.StatusUnsupportedMediaType || code == http.StatusUnprocessableEntity):
+		// It is about the content, so the server would answer the same again.
+		return fmt.Errorf("%w: %s", ErrRefused, message(resp, body))
 	}
 	// Any other answer is not about the report, but about the token, the address or the server, or is a proxy's. It ends when
 	// somebody mends that.
-	err = fmt.Errorf("the server answered %s", message(resp, &r, body))
+	err = fmt.Errorf("the server answered %s", message(resp, body))
 	if after, ok := s.retryAfter(resp.Header.Get("Retry-After")); ok {
 		return &RetryError{After: after, Err: err}
 	}
 	return err
-}
-
-// stranger is the error for an answer of somebody else, such as a network that wants its users to log in first. The report
-// has not reached its server, which may answer later.
-func stranger(resp *http.Response, r *reply, body []byte) error {
-	return fmt.Errorf("the answer is not a Quern server's: %s", message(resp, r, body))
-}
-
-// reply is a server's reply.
-type reply struct {
-	wire.Report
-	// Accepted shadows that of the report. It is nil if the answer is not Quern's.
-	Accepted *int `json:"accepted"`
-}
-
-// parseReply reads a reply. A reply that is not JSON, such as a proxy's, counts as empty.
-func parseReply(body []byte) reply {
-	var r reply
-	if json.Unmarshal(body, &r) != nil {
-		return reply{}
-	}
-	return r
-}
-
-// about reports whether the reply is a Quern server's with a status that is about the content of the report, so that the
-// server would answer the same again.
-func (r *reply) about(code int) bool {
-	switch code {
-	case http.StatusBadRequest, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity:
-		return r.Status == wire.Failure && r.Error != ""
-	}
-	return false
-}
-
-// accountsFor reports whether the reply covers n measurements. The reply to a truncated body does
-// not.
-func (r *reply) accountsFor(n int) bool {
-	return r.Accepted != nil && *r.Accepted+r.rejectedTotal() >= n
-}
-
-func (r *reply) rejectedTotal() int { return max(len(r.Rejected), r.RejectedTotal) }
-
-// rejections returns an error that names the rejected measurements, or nil.
-func (r *reply) rejections() error {
-	if len(r.Rejected) == 0 {
-		return nil
-	}
-	return &RejectedError{Total: r.rejectedTotal(), Rejected: r.Rejected}
 }
 
 // retryAfter reads the header's two forms: seconds, or a date.
@@ -158,12 +106,8 @@ func (s *HTTPSender) retryAfter(header string) (time.Duration, bool) {
 }
 
 // message returns the status and the start of the server's explanation.
-func message(resp *http.Response, r *reply, body []byte) string {
-	text := r.Error
-	if text == "" {
-		text = string(body)
-	}
-	text = strings.TrimSpace(strings.ToValidUTF8(text[:min(len(text), maxMessageBytes)], ""))
+func message(resp *http.Response, body []byte) string {
+	text := strings.TrimSpace(strings.ToValidUTF8(string(body), ""))
 	if to := resp.Header.Get("Location"); to != "" {
 		text = "redirect to " + to
 	}

@@ -2,28 +2,23 @@ package agent
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/klauspost/compress/zstd"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/wire"
+	"github.com/quern/quern/internal/ingest"
 )
 
-const sampleBody = `{"source":"web-1","measurements":[{"metric":"host_load1","time":1732161600000,"value":0.25}]}
-{"source":"web-1","measurements":[{"metric":"host_load1","time":1732161610000,"value":0.5}]}
-`
-
-var sample = Batch{Samples: 2, Body: []byte(sampleBody)}
+var sample = Batch{Samples: 2, Body: []byte("compressed")}
 
 func newSender(t *testing.T, url string) *HTTPSender {
 	client := &http.Client{}
@@ -45,15 +40,17 @@ func TestRequest(t *testing.T) {
 		if err != nil {
 			w.WriteHeader(http.StatusBadRequest)
 		}
-		_, _ = io.WriteString(w, `{"accepted":2,"rejected":[]}`)
+		w.Header().Set("X-Prometheus-Remote-Write-Samples-Written", "2")
+		w.WriteHeader(http.StatusNoContent)
 	}))
 	defer srv.Close()
 
 	s := newSender(t, strings.Replace(srv.URL, "http://", "http://user:secret@", 1)+"/behind/proxy/")
 	require.NoError(t, s.Send(t.Context(), sample))
 	require.Equal(t, http.MethodPost, got.Method)
-	require.Equal(t, "/behind/proxy/api/v1/reports", got.URL.Path)
-	require.Equal(t, "application/x-ndjson", got.Header.Get("Content-Type"))
+	require.Equal(t, "/behind/proxy/api/v1/write", got.URL.Path)
+	require.Equal(t, "application/x-protobuf", got.Header.Get("Content-Type"))
+	require.Equal(t, "0.1.0", got.Header.Get("X-Prometheus-Remote-Write-Version"))
 	require.Equal(t, "zstd", got.Header.Get("Content-Encoding"))
 	require.Equal(t, "quern-agent/devel", got.Header.Get("User-Agent"))
 	user, password, _ := got.BasicAuth()
@@ -63,46 +60,46 @@ func TestRequest(t *testing.T) {
 
 func TestReplies(t *testing.T) {
 	const busy, away = "the server answered 429 Too Many Requests", "the server answered 503 Service Unavailable"
-	const sorry = `{"status":"error","error":"sorry"}`
+	const sorry = "sorry\n"
 	again := errors.New("tried again, when the agent likes")
 	later := func(after time.Duration) error { return &RetryError{After: after} }
 	for _, c := range []struct {
 		name   string
 		code   int
 		header [2]string
+		counts string // written and rejected; without it, the answer is not Quern's
 		body   string
 		want   error // nil: accepted; otherwise the kind of error
 		says   string
 	}{
-		{name: "taken", code: 200, body: `{"accepted":2,"rejected":[]}`},
+		{name: "taken", code: 204, counts: "2 0"},
 		{name: "somebody who takes anything", code: 204, want: again, says: "the answer is not a Quern server's: 204 No Content"},
 		{
 			name: "a page to log in", code: 200, body: "<html>Please log in</html>",
 			want: again, says: "the answer is not a Quern server's: 200 OK: <html>Please log in</html>",
 		},
-		{name: "another server", code: 200, body: `{"status":"ok"}`, want: again, says: `the answer is not a Quern server's: 200 OK: {"status":"ok"}`},
-		{name: "a reply without words", code: 200, want: again, says: "the answer is not a Quern server's: 200 OK"},
-		{name: "a reply for fewer", code: 200, body: `{"accepted":1,"rejected":[]}`, want: again, says: `the answer is not a Quern server's: 200 OK: {"accepted":1,"rejected":[]}`},
+		{name: "a reply for fewer", code: 204, counts: "1 0", want: again, says: "the answer is not a Quern server's: 204 No Content"},
 		{
-			name: "taken in part", code: 200,
-			body: `{"accepted":1,"rejected":[{"index":1,"reason":"too_old","message":"a day late"}]}`,
-			want: &RejectedError{Total: 1, Rejected: []wire.Rejection{{Index: 1, Reason: "too_old", Message: "a day late"}}},
-			says: "1 measurements were rejected",
+			name: "forgiven in part", code: 204, counts: "1 1",
+			want: &RejectedError{Total: 1, Message: "204 No Content"}, says: "1 measurements were rejected: 204 No Content",
 		},
 		{
-			name: "nothing taken, the list cut", code: 400,
-			body: `{"error":"every measurement was rejected","accepted":0,"rejected":[{"index":0,"reason":"too_old","message":"m"}],"rejected_total":2}`,
-			want: &RejectedError{Total: 2, Rejected: []wire.Rejection{{Reason: "too_old", Message: "m"}}},
-			says: "2 measurements were rejected",
+			name: "taken in part", code: 400, counts: "1 1", body: "1 samples stored, 1 rejected; sample 1: a day late (too_old)\n",
+			want: &RejectedError{Total: 1, Message: "400 Bad Request: 1 samples stored, 1 rejected; sample 1: a day late (too_old)"},
+			says: "1 measurements were rejected: 400 Bad Request: 1 samples stored, 1 rejected; sample 1: a day late (too_old)",
 		},
 		{
-			name: "broken off", code: 400,
-			body: `{"status":"error","error":"the body breaks off","accepted":0,"rejected":[{"index":0,"reason":"too_old","message":"m"}]}`,
+			name: "nothing taken", code: 400, counts: "0 2", body: "all old",
+			want: &RejectedError{Total: 2, Message: "400 Bad Request: all old"}, says: "2 measurements were rejected: 400 Bad Request: all old",
+		},
+		{
+			name: "broken off", code: 400, counts: "0 1", body: "the body breaks off",
 			want: ErrRefused, says: "the server refused the report: 400 Bad Request: the body breaks off",
 		},
-		{name: "not understood", code: 400, body: sorry, want: ErrRefused, says: "the server refused the report: 400 Bad Request: sorry"},
-		{name: "not decodable", code: 415, body: sorry, want: ErrRefused, says: "the server refused the report: 415 Unsupported Media Type: sorry"},
-		{name: "not processable", code: 422, body: sorry, want: ErrRefused, says: "the server refused the report: 422 Unprocessable Entity: sorry"},
+		{name: "not understood", code: 400, counts: "0 0", body: sorry, want: ErrRefused, says: "the server refused the report: 400 Bad Request: sorry"},
+		{name: "not decodable", code: 415, counts: "0 0", body: sorry, want: ErrRefused, says: "the server refused the report: 415 Unsupported Media Type: sorry"},
+		{name: "not processable", code: 422, counts: "0 0", body: sorry, want: ErrRefused, says: "the server refused the report: 422 Unprocessable Entity: sorry"},
+		{name: "busy after a part", code: 503, counts: "1 0", want: again, says: away},
 		{name: "not understood by a proxy", code: 400, body: "what?\n", want: again, says: "the server answered 400 Bad Request: what?"},
 		{name: "wrong token", code: 401, body: sorry, want: again, says: "the server answered 401 Unauthorized: sorry"},
 		{name: "a token to read", code: 403, body: sorry, want: again, says: "the server answered 403 Forbidden: sorry"},
@@ -137,7 +134,7 @@ func TestReplies(t *testing.T) {
 			name: "no time at all", code: 503, header: [2]string{"Retry-After", "soon"},
 			want: again, says: away,
 		},
-		{name: "a server's mistake", code: 500, body: `{"error":"sorry"}`, want: again, says: "the server answered 500 Internal Server Error: sorry"},
+		{name: "a server's mistake", code: 500, body: sorry, want: again, says: "the server answered 500 Internal Server Error: sorry"},
 		{name: "a proxy's server is down", code: 502, want: again, says: "the server answered 502 Bad Gateway"},
 		{name: "too slow", code: 408, want: again, says: "the server answered 408 Request Timeout"},
 	} {
@@ -145,6 +142,10 @@ func TestReplies(t *testing.T) {
 			srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 				if c.header[0] != "" {
 					w.Header().Set(c.header[0], c.header[1])
+				}
+				if written, rejected, ok := strings.Cut(c.counts, " "); ok {
+					w.Header().Set("X-Prometheus-Remote-Write-Samples-Written", written)
+					w.Header().Set("X-Quern-Samples-Rejected", rejected)
 				}
 				w.WriteHeader(c.code)
 				if c.code != http.StatusNoContent {
@@ -197,7 +198,7 @@ func TestURL(t *testing.T) {
 	for _, good := range []string{"http://host", "http://host/", "https://host:9095"} {
 		s, err := NewHTTPSender(good, &http.Client{}, clock.System{})
 		require.NoError(t, err)
-		require.Equal(t, strings.TrimSuffix(good, "/")+"/api/v1/reports", s.url)
+		require.Equal(t, strings.TrimSuffix(good, "/")+"/api/v1/write", s.url)
 	}
 }
 
@@ -220,13 +221,17 @@ func TestOverHTTP(t *testing.T) {
 				w.WriteHeader(http.StatusTooManyRequests)
 				return
 			}
-			z, err := zstd.NewReader(r.Body)
+			body, err := io.ReadAll(r.Body)
 			assert.NoError(t, err)
-			defer z.Close()
-			body, err := io.ReadAll(z)
-			assert.NoError(t, err)
+			var batch ingest.Batch
+			assert.NoError(t, (&Batch{Body: body}).Decode(&batch))
+			written := 0
+			for _, r := range batch.Reports() {
+				written += len(r.Measurements)
+			}
 			requests++
-			_, _ = fmt.Fprintf(w, `{"accepted":%d,"rejected":[]}`, strings.Count(string(body), `"value"`))
+			w.Header().Set("X-Prometheus-Remote-Write-Samples-Written", strconv.Itoa(written))
+			w.WriteHeader(http.StatusNoContent)
 		})
 		sender, err := NewHTTPSender("http://quern", &http.Client{Transport: direct{handler}}, clock.System{})
 		require.NoError(t, err)

@@ -157,8 +157,7 @@ func (a *Agent) sendOnce(ctx context.Context, b Batch) error {
 	return err
 }
 
-// count counts what became of n measurements. It returns whether that is final, and the reason to
-// log unless it has logged already.
+// count counts what became of n measurements. It returns whether that is final, and what to log, if anything.
 func (a *Agent) count(err error, n int) (final bool, reason string) {
 	var rejected *RejectedError
 	switch {
@@ -169,8 +168,7 @@ func (a *Agent) count(err error, n int) (final bool, reason string) {
 		bad := min(rejected.Total, n)
 		a.rejected.Add(uint64(bad))
 		a.delivered.Add(uint64(n - bad))
-		a.logRejected(rejected)
-		return true, ""
+		return true, "the server rejected measurements"
 	case errors.Is(err, ErrTooLarge):
 		a.refused.Add(uint64(n))
 		return true, "dropped a reading that is too large for the server"
@@ -184,21 +182,6 @@ func (a *Agent) count(err error, n int) (final bool, reason string) {
 func (a *Agent) warn(reason string, err error, n int) {
 	if suppressed, ok := a.topics.Pass(reason); ok {
 		a.log.Error(reason, "err", err, "measurements", n, "suppressed", suppressed)
-	}
-}
-
-// logRejected logs the first example of each reason.
-func (a *Agent) logRejected(e *RejectedError) {
-	seen := make(map[string]bool)
-	for _, r := range e.Rejected {
-		if seen[r.Reason] {
-			continue
-		}
-		seen[r.Reason] = true
-		if suppressed, ok := a.topics.Pass("rejected " + r.Reason); ok {
-			a.log.Warn("the server rejected measurements",
-				"reason", r.Reason, "example", r.Message, "rejected", e.Total, "suppressed", suppressed)
-		}
 	}
 }
 

@@ -18,8 +18,6 @@ import (
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/ingest"
-	"github.com/quern/quern/internal/metric"
-	"github.com/quern/quern/internal/wire"
 )
 
 // Agent runs adaptors and sends what they read to a server until ctx is done.
@@ -129,33 +127,18 @@ type localSender struct{ ingest *ingest.Ingest }
 
 // Send implements agent.Sender.
 func (l *localSender) Send(ctx context.Context, b agent.Batch) error {
-	sent, err := b.Reports()
-	if err != nil {
+	var batch ingest.Batch
+	if err := b.Decode(&batch); err != nil {
 		return fmt.Errorf("%w: %w", agent.ErrRefused, err)
 	}
-	var reports []ingest.Report
-	for _, r := range sent {
-		ms := make([]ingest.Measurement, len(r.Measurements))
-		for i, m := range r.Measurements {
-			ms[i] = ingest.Measurement{Metric: m.Metric, TimeMs: m.TimeMs, Value: m.Value}
-			for name, value := range m.Labels {
-				ms[i].Labels = append(ms[i].Labels, metric.Label{Name: name, Value: value})
-			}
-		}
-		reports = append(reports, ingest.Report{Source: r.Source, Measurements: ms})
-	}
-	res, err := l.ingest.Append(ctx, reports)
+	res, err := l.ingest.Append(ctx, batch.Reports())
 	if err != nil {
 		return fmt.Errorf("append host metrics: %w", err)
 	}
 	if len(res.Rejected) == 0 {
 		return nil
 	}
-	rejected := &agent.RejectedError{Total: len(res.Rejected)}
-	for _, rej := range res.Rejected {
-		rejected.Rejected = append(rejected.Rejected, wire.Rejection{Index: rej.Index, Reason: string(rej.Reason), Message: rej.Message})
-	}
-	return rejected
+	return &agent.RejectedError{Total: len(res.Rejected), Message: res.Rejected[0].Message}
 }
 
 func orHostName(source string) string {

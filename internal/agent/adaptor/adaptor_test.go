@@ -3,7 +3,6 @@ package adaptor
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -18,7 +17,9 @@ import (
 
 	"github.com/quern/quern/internal/agent/spool"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/protocol/remotewrite"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -27,11 +28,10 @@ var begin = time.UnixMilli(1763683200000)
 
 // sample is one that came to the spool.
 type sample struct {
-	Source string            `json:"-"`
-	Metric string            `json:"metric"`
-	Labels map[string]string `json:"labels"`
-	Time   int64             `json:"time"`
-	Value  float64           `json:"value"`
+	Source, Metric string
+	Labels         map[string]string // nil if there are none
+	Time           int64
+	Value          float64
 }
 
 func (s sample) String() string {
@@ -70,15 +70,18 @@ func decoded(t *testing.T, c spool.Chunk) (samples []sample) {
 	defer z.Close()
 	body, err := z.DecodeAll(c.Data, nil)
 	require.NoError(t, err)
-	for line := range bytes.Lines(body) {
-		var r struct {
-			Source       string
-			Measurements []sample
-		}
-		require.NoError(t, json.Unmarshal(line, &r))
+	var b ingest.Batch
+	require.NoError(t, remotewrite.Decode(body, &b))
+	for _, r := range b.Reports() {
 		for _, m := range r.Measurements {
-			m.Source = r.Source
-			samples = append(samples, m)
+			one := sample{Source: r.Source, Metric: m.Metric, Time: m.TimeMs, Value: m.Value}
+			for _, l := range m.Labels {
+				if one.Labels == nil {
+					one.Labels = map[string]string{}
+				}
+				one.Labels[l.Name] = l.Value
+			}
+			samples = append(samples, one)
 		}
 	}
 	require.Len(t, samples, c.Samples)

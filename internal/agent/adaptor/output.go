@@ -4,18 +4,20 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
-	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/go-faster/jx"
 	"github.com/klauspost/compress/zstd"
+	"github.com/prometheus/prometheus/prompb"
+	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/quern/quern/internal/agent/spool"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/limits"
+	"github.com/quern/quern/internal/metric"
 )
 
 const (
@@ -61,7 +63,7 @@ func (o *Output) Warn(message, stream string, args ...any) {
 // Put makes the samples of a batch a chunk of a stream that ends at a point. A full spool drops what is oldest for it. What cannot be
 // written is lost, and counted.
 func (o *Output) Put(stream string, at spool.Point, b *ingest.Batch) {
-	c := o.chunk(stream, at, b)
+	c := o.chunk(stream, at, b.Reports())
 	if err := o.Spool.Put(c); err != nil {
 		o.lost.Add(uint64(c.Samples))
 		o.Warn("dropped samples that cannot be written to the spool", stream, "err", err, "samples", c.Samples)
@@ -71,7 +73,7 @@ func (o *Output) Put(stream string, at spool.Point, b *ingest.Batch) {
 // PutOrWait is Put for what can be read later as well: it waits until the chunk is written. It returns false if ctx ended before.
 func (o *Output) PutOrWait(ctx context.Context, stream string, at spool.Point, b *ingest.Batch) bool {
 	// The same chunk is tried again: an error does not say that it was not written, and samples have the time at which they were read.
-	c := o.chunk(stream, at, b)
+	c := o.chunk(stream, at, b.Reports())
 	for {
 		err := o.Spool.PutOrWait(ctx, c)
 		if err == nil {
@@ -87,57 +89,48 @@ func (o *Output) PutOrWait(ctx context.Context, stream string, at spool.Point, b
 	}
 }
 
-// writers has the buffers in which reports are encoded.
-var writers = sync.Pool{New: func() any { return new(jx.Writer) }}
+// encoder has the buffers in which a request of remote write is encoded.
+type encoder struct {
+	prompb.TimeSeries
 
-// chunk encodes the samples of a batch as reports, compressed.
-func (o *Output) chunk(stream string, at spool.Point, b *ingest.Batch) spool.Chunk {
-	w := writers.Get().(*jx.Writer)
-	defer writers.Put(w)
-	w.Reset()
+	body []byte
+}
+
+var encoders = sync.Pool{New: func() any { return new(encoder) }}
+
+// chunk encodes reports as a request of remote write, compressed: of several, one behind another is one, too.
+func (o *Output) chunk(stream string, at spool.Point, reports []ingest.Report) spool.Chunk {
+	e := encoders.Get().(*encoder)
+	defer encoders.Put(e)
+	e.body = e.body[:0]
 	c := spool.Chunk{Stream: stream, Point: at}
-	for _, r := range b.Reports() {
-		c.Samples += appendReport(w, cmp.Or(r.Source, o.source), r.Measurements)
+	for _, r := range reports {
+		e.append(cmp.Or(r.Source, o.source), r.Measurements)
+		c.Samples += len(r.Measurements)
 	}
 	if c.Samples > 0 {
-		c.Data = o.zstd.EncodeAll(w.Buf, make([]byte, 0, len(w.Buf)/8))
+		c.Data = o.zstd.EncodeAll(e.body, make([]byte, 0, len(e.body)/8))
 	}
 	return c
 }
 
-// appendReport appends a line of JSON: a report. It returns the number of samples. JSON cannot represent NaN and infinities.
-func appendReport(w *jx.Writer, source string, ms []ingest.Measurement) (n int) {
-	w.RawStr(`{"source":`)
-	w.Str(source)
-	w.RawStr(`,"measurements":[`)
-	for i := range ms {
-		m := &ms[i]
-		if math.IsNaN(m.Value) || math.IsInf(m.Value, 0) {
-			continue
+// append appends the series of a source.
+func (e *encoder) append(source string, ms []ingest.Measurement) {
+	for len(ms) > 0 {
+		first := &ms[0]
+		e.Labels = append(e.Labels[:0], prompb.Label{Name: metric.NameLabel, Value: first.Metric}, prompb.Label{Name: metric.SourceLabel, Value: source})
+		for _, l := range first.Labels {
+			e.Labels = append(e.Labels, prompb.Label{Name: l.Name, Value: l.Value})
 		}
-		if n > 0 {
-			w.Comma()
+		e.Samples = e.Samples[:0]
+		for len(ms) > 0 && ms[0].Metric == first.Metric && slices.Equal(ms[0].Labels, first.Labels) {
+			e.Samples = append(e.Samples, prompb.Sample{Timestamp: ms[0].TimeMs, Value: ms[0].Value})
+			ms = ms[1:]
 		}
-		n++
-		w.RawStr(`{"metric":`)
-		w.Str(m.Metric)
-		if len(m.Labels) > 0 {
-			w.RawStr(`,"labels":{`)
-			for j := range m.Labels {
-				if j > 0 {
-					w.Comma()
-				}
-				w.FieldStart(m.Labels[j].Name)
-				w.Str(m.Labels[j].Value)
-			}
-			w.ObjEnd()
-		}
-		w.RawStr(`,"time":`)
-		w.Int64(m.TimeMs)
-		w.RawStr(`,"value":`)
-		w.Float64(m.Value)
-		w.ObjEnd()
+		size := e.Size()
+		e.body = protowire.AppendVarint(protowire.AppendTag(e.body, 1, protowire.BytesType), uint64(size))
+		e.body = slices.Grow(e.body, size)
+		e.body = e.body[:len(e.body)+size]
+		_, _ = e.MarshalToSizedBuffer(e.body[len(e.body)-size:]) // it has no error
 	}
-	w.RawStr("]}\n")
-	return n
 }

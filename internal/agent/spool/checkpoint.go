@@ -18,6 +18,8 @@ const (
 	nextSuffix     = ".next"
 	// maxCheckpoint bounds the file, where it is written and where it is read.
 	maxCheckpoint = 16 << 20
+	// format is that of the spool and of what its chunks hold.
+	format = 2
 )
 
 // checkpoint is what was acknowledged. Its file is a line of JSON and a line with the checksum of that.
@@ -34,7 +36,7 @@ func loadCheckpoint(files vfs.FS, dir string) (c checkpoint, err error) {
 	path := files.PathJoin(dir, checkpointName)
 	f, err := files.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return checkpoint{Format: 1, Streams: map[string]Point{}}, nil
+		return checkpoint{Format: format, Streams: map[string]Point{}}, nil
 	}
 	if err != nil {
 		return c, err
@@ -46,8 +48,8 @@ func loadCheckpoint(files vfs.FS, dir string) (c checkpoint, err error) {
 	line, sum, _ := bytes.Cut(content, []byte("\n"))
 	if string(sum) != checksum(line) {
 		err = errors.New("its checksum is wrong")
-	} else if err = json.Unmarshal(line, &c); err == nil && c.Format != 1 {
-		return c, fmt.Errorf("%s has format %d, which a newer version wrote: use that one", path, c.Format)
+	} else if err = json.Unmarshal(line, &c); err == nil && c.Format != format {
+		return c, fmt.Errorf("%s has format %d, and this version has format %d: let the version that wrote it send what is in the spool, then remove the directory", path, c.Format, format)
 	}
 	if err != nil {
 		return c, fmt.Errorf("%s is damaged: %w: remove it, and what is in the spool is sent again", path, err)

@@ -532,7 +532,7 @@ func (s *Spool) Ack(chunks []Chunk, behind Position) error {
 
 func (s *Spool) save() error {
 	s.saved = s.running()
-	c := checkpoint{Format: 1, Position: s.first, Running: s.saved, Newest: s.newest, Streams: s.acked}
+	c := checkpoint{Format: format, Position: s.first, Running: s.saved, Newest: s.newest, Streams: s.acked}
 	return c.save(s.opts.FS, s.dir)
 }
 

@@ -415,6 +415,9 @@ func TestRefused(t *testing.T) {
 		require.ErrorContains(t, err, "/a/b/checkpoint is damaged")
 		require.ErrorContains(t, err, "remove it")
 	}
+	require.NoError(t, (&checkpoint{Format: 1}).save(files, "/a/b"))
+	_, err = Open("/a/b", options(files))
+	require.ErrorContains(t, err, "/a/b/checkpoint has format 1, and this version has format 2")
 	require.NoError(t, files.Remove("/a/b/checkpoint"))
 	s = open(t, options(files))
 	numbers, _ := rest(t, s)

@@ -81,6 +81,10 @@ type decoder struct {
 	last    metric.Metadata // the last metadata passed to Note
 }
 
+// Decode adds the series of a prometheus.WriteRequest to a batch, whose strings are then views into the body. The error concerns the rest
+// of the body.
+func Decode(body []byte, b *ingest.Batch) error { return new(decoder).v1(body, b) }
+
 // v1 adds the contents of a prometheus.WriteRequest to the batch; its strings are views into the
 // body. The error concerns the rest of the body: the batch has the series before it. v1 stops early
 // if the batch is full.

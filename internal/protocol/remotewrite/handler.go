@@ -77,13 +77,19 @@ func (h *handler) decode(r *http.Request, body []byte, b *ingest.Batch) error {
 	return d.v1(body, b)
 }
 
-// written sets the headers with the written counts, which senders of version 2.0 expect in every
-// reply.
+// These headers say how many samples of a request were written, and how many were rejected. The first is of version 2.0. Quern's agent
+// tells by it whether it was Quern that answered.
+const (
+	WrittenHeader  = "X-Prometheus-Remote-Write-Samples-Written"
+	RejectedHeader = "X-Quern-Samples-Rejected"
+)
+
+// written sets the header with the count of what was written, and the others that senders of version 2.0 expect in every reply.
 func written(w http.ResponseWriter, r *http.Request, samples int) {
+	w.Header().Set(WrittenHeader, strconv.Itoa(samples))
 	if version, _ := versionOf(r.Header); version != 2 {
 		return
 	}
-	w.Header().Set("X-Prometheus-Remote-Write-Samples-Written", strconv.Itoa(samples))
 	w.Header().Set("X-Prometheus-Remote-Write-Histograms-Written", "0")
 	w.Header().Set("X-Prometheus-Remote-Write-Exemplars-Written", "0")
 }
@@ -106,6 +112,9 @@ func forgiven(r *http.Request, rej ingest.Rejection) bool {
 // useless, and the good part is kept.
 func reply(w http.ResponseWriter, r *http.Request, result ingest.Result, broken error) {
 	written(w, r, result.Accepted)
+	if n := len(result.Rejected); n > 0 {
+		w.Header().Set(RejectedHeader, strconv.Itoa(n))
+	}
 	failed := slices.ContainsFunc(result.Rejected, func(rej ingest.Rejection) bool { return !forgiven(r, rej) })
 	if broken == nil && !failed {
 		w.WriteHeader(http.StatusNoContent)

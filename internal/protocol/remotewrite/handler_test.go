@@ -111,20 +111,20 @@ func TestRemoteWrite(t *testing.T) {
 		headers []string
 		written []string
 	}{
-		{"1.0", apitest.Compressed(t, "snappy", write1(t, series...)), []string{"Content-Type", protobuf1, "Content-Encoding", "snappy"}, nil},
+		{"1.0", apitest.Compressed(t, "snappy", write1(t, series...)), []string{"Content-Type", protobuf1, "Content-Encoding", "snappy"}, []string{"2"}},
 		{
 			"as Prometheus sends it", apitest.Compressed(t, "snappy", write1(t, series...)),
 			[]string{"Content-Type", "application/x-protobuf", "Content-Encoding", "snappy", "X-Prometheus-Remote-Write-Version", "0.1.0"},
-			nil,
+			[]string{"2"},
 		},
-		{"no headers", apitest.Compressed(t, "snappy", write1(t, series...)), nil, nil},
+		{"no headers", apitest.Compressed(t, "snappy", write1(t, series...)), nil, []string{"2"}},
 		{
 			"as vmagent sends it", apitest.Compressed(t, "zstd", write1(t, series...)),
 			[]string{"Content-Type", "application/x-protobuf", "Content-Encoding", "zstd", "X-VictoriaMetrics-Remote-Write-Version", "1"},
-			nil,
+			[]string{"2"},
 		},
-		{"gzip", apitest.Compressed(t, "gzip", write1(t, series...)), []string{"Content-Encoding", "gzip"}, nil},
-		{"not compressed, and said so", write1(t, series...), []string{"Content-Encoding", "identity"}, nil},
+		{"gzip", apitest.Compressed(t, "gzip", write1(t, series...)), []string{"Content-Encoding", "gzip"}, []string{"2"}},
+		{"not compressed, and said so", write1(t, series...), []string{"Content-Encoding", "identity"}, []string{"2"}},
 		{"2.0", apitest.Compressed(t, "snappy", write2(t, series...)), []string{"Content-Type", protobuf2, "Content-Encoding", "snappy"}, []string{"2", "0", "0"}},
 		{"2.0 in other words", apitest.Compressed(t, "snappy", write2(t, series...)), []string{"Content-Type", `Application/X-Protobuf; proto="io.prometheus.write.v2.Request"`}, []string{"2", "0", "0"}},
 	} {
@@ -139,8 +139,7 @@ func TestRemoteWrite(t *testing.T) {
 	}
 }
 
-// writtenOf returns the written counts that a sender of version 2.0 gets: samples, histograms,
-// exemplars.
+// writtenOf returns the written counts that a sender gets: samples, and with version 2.0 histograms and exemplars.
 func writtenOf(h http.Header) (out []string) {
 	for _, what := range []string{"Samples", "Histograms", "Exemplars"} {
 		out = append(out, h.Values("X-Prometheus-Remote-Write-"+what+"-Written")...)
@@ -203,25 +202,27 @@ func TestRemoteWriteErrors(t *testing.T) {
 		message string
 		retry   string
 		written string
+
+		rejected string
 	}{
 		{
-			name: "one rejected", request: both(up, series1(1, "__name__", "up", "host", "bad\xff"), up), code: 400, written: "2",
+			name: "one rejected", request: both(up, series1(1, "__name__", "up", "host", "bad\xff"), up), code: 400, written: "2", rejected: "1",
 			message: `2 samples stored, 1 rejected; sample 1: by the appender in up{host="bad\xff"} (invalid_label)`,
 		},
 		{
-			name: "all rejected", request: both(series1(1, "instance", "web-1")), code: 400, written: "0",
+			name: "all rejected", request: both(series1(1, "instance", "web-1")), code: 400, written: "0", rejected: "1",
 			message: `0 samples stored, 1 rejected; sample 0: by the appender in {instance="web-1"} (invalid_metric)`,
 		},
 		{
-			name: "many rejected", request: both(bad(8)...), code: 400, written: "1",
+			name: "many rejected", request: both(bad(8)...), code: 400, written: "1", rejected: "8",
 			message: "1 samples stored, 8 rejected; " + strings.Repeat(`sample N: by the appender in up{host="bad\xff"} (invalid_label); `, 5) + "and 3 more",
 		},
 		{
-			name: "a series that is long", request: both(series1(1, "__name__", "up", "l", strings.Repeat("x", 5000))), code: 400, written: "0",
+			name: "a series that is long", request: both(series1(1, "__name__", "up", "l", strings.Repeat("x", 5000))), code: 400, written: "0", rejected: "1",
 			message: `0 samples stored, 1 rejected; sample 0: by the appender in up{l="` + strings.Repeat("x", push.SeriesBytes-6) + "… (invalid_label)",
 		},
 		{
-			name: "histograms and a bad label", request: both(histogram, up, series1(1, "__name__", "up", "host", "bad\xff")), code: 400, written: "2",
+			name: "histograms and a bad label", request: both(histogram, up, series1(1, "__name__", "up", "host", "bad\xff")), code: 400, written: "2", rejected: "2",
 			message: `2 samples stored, 2 rejected; sample 1: native histograms are not stored (unsupported); sample 3: by the appender in up{host="bad\xff"} (invalid_label)`,
 		},
 		{
@@ -250,11 +251,12 @@ func TestRemoteWriteErrors(t *testing.T) {
 				require.Equal(t, c.code, w.Code, "%s", w.Body)
 				require.Equal(t, "text/plain; charset=utf-8", w.Header().Get("Content-Type"))
 				require.Equal(t, c.retry, w.Header().Get("Retry-After"))
-				if version == protobuf2 {
-					require.Equal(t, []string{c.written, "0", "0"}, writtenOf(w.Header()))
-				} else {
-					require.Empty(t, writtenOf(w.Header()))
+				counts := []string{c.written, "0", "0"}
+				if version == protobuf1 {
+					counts = counts[:1]
 				}
+				require.Equal(t, counts, writtenOf(w.Header()))
+				require.Equal(t, c.rejected, w.Header().Get(remotewrite.RejectedHeader))
 				message := w.Body.String()
 				if c.name == "many rejected" {
 					message = strings.NewReplacer("sample 0", "sample N", "sample 1", "sample N", "sample 2", "sample N", "sample 3", "sample N", "sample 4", "sample N").Replace(message)
@@ -297,7 +299,8 @@ func TestRemoteWriteHistograms(t *testing.T) {
 		unkept  string
 	}{
 		{
-			protobuf1, write1(t, histogram, up), http.StatusNoContent, nil,
+			protobuf1, write1(t, histogram, up), http.StatusNoContent,
+			[]string{"2"},
 			`[{"path":"/api/v1/write","sender":"192.0.2.1 (Prometheus/9)","reason":"unsupported","count":1,"last":1732161600000,"message":"native histograms are not stored"}]`,
 		},
 		{protobuf2, write2(t, histogram, up), http.StatusBadRequest, []string{"2", "0", "0"}, ""},
