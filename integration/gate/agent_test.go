@@ -4,12 +4,16 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -26,9 +30,9 @@ var (
 	agentSeed   = flag.Uint64("agent.seed", 0, "seed of TestAgent; 0 is a random one")
 )
 
-// TestAgent writes lines to files that are rotated, and has a command count its runs, while the agent and its server are killed and
-// their connection is cut. Each line is in the server once, with the time at which it was read; so is each run of the command that
-// was read at all. Lines have series of their own: one that came twice would have two samples.
+// TestAgent writes lines to files that are rotated, sends others by HTTP until they are acknowledged, and has a command count its runs,
+// while the agent and its server are killed and their connection is cut. Each line is in the server once, with the time at which it was
+// read; so is each run of the command that was read at all. Lines have series of their own: one that came twice would have two samples.
 func TestAgent(t *testing.T) {
 	seed := *agentSeed
 	if seed == 0 {
@@ -41,6 +45,9 @@ func TestAgent(t *testing.T) {
 	for ; injected < *agentFaults; injected++ {
 		for range 2 + rng.IntN(5) {
 			w.write()
+			if rng.IntN(2) == 0 {
+				w.relay()
+			}
 			if rng.IntN(4) == 0 {
 				w.rotate()
 			}
@@ -49,6 +56,10 @@ func TestAgent(t *testing.T) {
 	}
 	w.reload()
 	w.write()
+	w.relays.Wait()
+	w.relay()
+	w.relays.Wait()
+	require.Empty(t, w.pending, "the agent acknowledges all")
 	w.server.Stop()
 	w.serve()
 	w.requireAll(injected)
@@ -63,10 +74,15 @@ type agentWorld struct {
 	server, agent *process.Process
 	heal          func() // nil if the link is whole
 	lines, files  int
+
+	relayed int
+	relays  sync.WaitGroup
+	mu      sync.Mutex
+	pending map[int]string // what was sent by HTTP, and is not acknowledged
 }
 
 func newAgentWorld(t *testing.T, rng *rand.Rand) *agentWorld {
-	w := &agentWorld{t: t, rng: rng, dir: t.TempDir(), link: faults.NewLink(t, "127.0.0.1:0", "127.0.0.1:1")}
+	w := &agentWorld{t: t, rng: rng, dir: t.TempDir(), link: faults.NewLink(t, "127.0.0.1:0", "127.0.0.1:1"), pending: map[int]string{}}
 	require.NoError(t, os.Mkdir(w.path("log"), 0o700))
 	require.NoError(t, os.WriteFile(w.path("agent.yaml"), fmt.Appendf(nil, `
 url: http://%s
@@ -75,6 +91,7 @@ source: it
 adaptors:
   - {type: tail, path: %s, format: json, label-fields: [line], value-fields: [it_value]}
   - {type: exec, shell: 'n=$(cat %[4]s || echo 0); echo $((n+1)) >%[4]s; echo "it_run;n=$n $n"', format: graphite, interval: 1s}
+  - {type: http, listen: "127.0.0.1:0"}
 `, w.link.Addr(), w.path("spool"), w.path("log/app.log*"), w.path("runs")), 0o600))
 	w.serve()
 	w.run()
@@ -105,6 +122,36 @@ func (w *agentWorld) write() {
 		require.NoError(w.t, err)
 	}
 	require.NoError(w.t, f.Close())
+}
+
+// relay sends a line by HTTP, with all that were not acknowledged before.
+func (w *agentWorld) relay() {
+	w.mu.Lock()
+	w.relayed++
+	w.pending[w.relayed] = fmt.Sprintf("it,n=%[1]d relayed=%[1]d %[2]d\n", w.relayed, time.Now().UnixNano())
+	sent := maps.Clone(w.pending)
+	w.mu.Unlock()
+	url := "http://" + w.agent.Wrote(`stream="http 127.0.0.1:0" address=(\S+)`)[1] + "/write"
+	w.relays.Go(func() {
+		body := strings.NewReader(strings.Join(slices.Collect(maps.Values(sent)), ""))
+		req, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost, url, body)
+		if err != nil {
+			return // nothing is acknowledged
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return // the agent is killed
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode != http.StatusNoContent {
+			return
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for n := range sent {
+			delete(w.pending, n)
+		}
+	})
 }
 
 // rotate renames the log, copies and truncates it, or compresses it.
@@ -174,10 +221,10 @@ func (w *agentWorld) reload() {
 	file = append(file, "  - {type: exec, shell: 'echo \"it_run;n=reloaded 0.5\"', format: graphite, interval: 1h}\n"...)
 	require.NoError(w.t, os.WriteFile(w.path("agent.yaml"), file, 0o600))
 	w.agent.Signal(syscall.SIGHUP)
-	w.agent.Wrote("msg=reloaded adaptors=3")
+	w.agent.Wrote("msg=reloaded adaptors=4")
 	require.NoError(w.t, os.WriteFile(w.path("agent.yaml"), append(file, "  - {type: tial}\n"...), 0o600))
 	w.agent.Signal(syscall.SIGHUP)
-	w.agent.Wrote(`the adaptors stay as they were" err=".*agent.yaml, line 9: type \\"tial`)
+	w.agent.Wrote(`the adaptors stay as they were" err=".*agent.yaml, line 10: type \\"tial`)
 }
 
 // requireAll waits until the last line is in the server, and asserts that all are, once.
@@ -188,14 +235,17 @@ func (w *agentWorld) requireAll(injected int) {
 	var samples []process.Sample
 	process.Eventually(w.t, "every line in the server", func() (err error) {
 		samples, err = w.server.Export(`{__name__=~"it_.*"}`, time.Hour)
-		values := map[float64]bool{}
+		values, relayed := map[float64]bool{}, map[float64]bool{}
 		for _, s := range samples {
-			if s.Metric == "it_value" {
+			switch s.Metric {
+			case "it_value":
 				values[s.Value] = true
+			case "it_relayed":
+				relayed[s.Value] = true
 			}
 		}
-		if err == nil && len(values) < w.lines {
-			err = fmt.Errorf("%d of %d lines", len(values), w.lines)
+		if err == nil && (len(values) < w.lines || len(relayed) < w.relayed) {
+			err = fmt.Errorf("%d of %d lines, %d of %d by HTTP", len(values), w.lines, len(relayed), w.relayed)
 		}
 		return err
 	})
@@ -215,6 +265,6 @@ func (w *agentWorld) requireAll(injected int) {
 	}
 	require.Greater(w.t, runs, 1)
 	require.Equal(w.t, 1, times["it_run 0.5"], "the command that the reload brought")
-	w.t.Logf("%d faults, %d lines in %d files, %d runs of the command", injected, w.lines, w.files, runs)
+	w.t.Logf("%d faults, %d lines in %d files, %d by HTTP, %d runs of the command", injected, w.lines, w.files, w.relayed, runs)
 	w.server.Stop()
 }

@@ -25,7 +25,7 @@ func everything(t *testing.T, origins api.Origins) (*api.Server, *apitest.BackFi
 	t.Helper()
 	b := &apitest.BackFiller{}
 	return apitest.Server(t, func(o *api.Options) {
-		o.Origins, o.Appender, o.BackFiller = origins, b, b
+		o.Origins, o.Appender, o.BackFiller, o.Status = origins, b, b, apitest.Status{}
 		o.Extra = []api.Registrar{apitest.Registrar(func(to *route.Table) {
 			for p, role := range map[string]access.Role{
 				"GET /api/v1/query": access.Read, "POST /api/v1/query": access.Read, "POST " + wire.ReaggregatePath: access.Admin,

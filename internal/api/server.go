@@ -89,7 +89,7 @@ type Options struct {
 	// Appender ingests what the endpoints for pushed data decode. Without one there are no such
 	// endpoints.
 	Appender push.Appender
-	// BackFiller ingests the history of POST /api/v1/import. Required with an Appender.
+	// BackFiller ingests the history of POST /api/v1/import. Without one, or without an Appender, there is no such endpoint.
 	BackFiller importer.BackFiller
 	// Annotations are those beside the series. Without them, and without an Appender, there are no endpoints for them.
 	Annotations *annotations.Book
@@ -105,7 +105,7 @@ type Options struct {
 	// buckets are one.
 	InfluxBucketLabel string
 
-	// Status answers what is asked of the state of aggregation.
+	// Status answers what is asked of the state of aggregation. Without one there is no page, which shows it.
 	Status reading.StatusProvider
 	// Turns are those at reading, of which a status takes one. The default bounds nothing.
 	Turns reading.Turns
@@ -249,10 +249,12 @@ func New(opts Options) (*Server, error) {
 	routes.HandleFunc(access.Anyone, route.NoData, "GET /-/healthy", healthy)
 	routes.HandleFunc(access.Anyone, route.NoData, "GET /-/ready", s.ready)
 	routes.HandleFunc(access.Anyone, route.NoData, "GET /{$}", s.index)
-	routes.HandleFunc(access.Anyone, route.NoData, "GET /assets/", page.Assets)
-	for _, view := range page.Views {
-		routes.HandleFunc(access.Anyone, route.NoData, "GET "+view, page.Document)
-		routes.HandleFunc(access.Anyone, route.NoData, "GET "+view+"/", page.Document)
+	if opts.Status != nil {
+		routes.HandleFunc(access.Anyone, route.NoData, "GET /assets/", page.Assets)
+		for _, view := range page.Views {
+			routes.HandleFunc(access.Anyone, route.NoData, "GET "+view, page.Document)
+			routes.HandleFunc(access.Anyone, route.NoData, "GET "+view+"/", page.Document)
+		}
 	}
 	if opts.Gatherer != nil {
 		routes.Handle(access.Read, route.Refused, "GET /metrics", promhttp.HandlerFor(opts.Gatherer, promhttp.HandlerOpts{
@@ -286,10 +288,12 @@ func New(opts Options) (*Server, error) {
 		}
 		lost = in.Unkept
 		take(reports.New(in), wire.ReportsPath)
-		routes.Handle(access.Admin, route.Refused, "POST "+wire.ImportPath, importer.New(in, importer.Options{
-			To: opts.BackFiller, Annotations: opts.Annotations, Budget: opts.Imports, Clock: opts.Clock, Turns: opts.Turns.Queries,
-		}))
-		s.bounded["POST "+wire.ImportPath] = true
+		if opts.BackFiller != nil {
+			routes.Handle(access.Admin, route.Refused, "POST "+wire.ImportPath, importer.New(in, importer.Options{
+				To: opts.BackFiller, Annotations: opts.Annotations, Budget: opts.Imports, Clock: opts.Clock, Turns: opts.Turns.Queries,
+			}))
+			s.bounded["POST "+wire.ImportPath] = true
+		}
 		take(collectd.New(in), collectd.Path)
 		if err := influx.Register(in, influx.Options{
 			BucketLabel: opts.InfluxBucketLabel,
@@ -604,7 +608,7 @@ func notReady(w http.ResponseWriter, reason string) {
 // asks the table, so that the list cannot name a missing endpoint.
 func (s *Server) index(w http.ResponseWriter, r *http.Request) {
 	w.Header().Add("Vary", "Accept")
-	if page.Wanted(r) {
+	if s.opts.Status != nil && page.Wanted(r) {
 		page.Document(w, r)
 		return
 	}

@@ -35,6 +35,7 @@ type configured interface {
 var types = map[string]func() configured{
 	"host": func() configured { return &Host{Interval: span(10 * time.Second)} },
 	"exec": func() configured { return &Exec{Interval: span(time.Minute)} },
+	"http": func() configured { return &HTTP{} },
 	"tail": func() configured { return &Tail{} },
 	"tcp":  func() configured { return &Socket{kind: "tcp", network: "tcp"} },
 	"udp":  func() configured { return &Socket{kind: "udp", network: "udp"} },

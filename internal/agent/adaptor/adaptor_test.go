@@ -174,13 +174,14 @@ adaptors:
   - {type: udp, listen: "127.0.0.1:8089", format: influx, interval: 10s}
   - {type: udp, listen: "127.0.0.1:8125", format: statsd, interval: 500ms}
   - {type: udp, listen: "127.0.0.1:8125", format: statsd, count: lines}
+  - {type: http, listen: ":9095"}
 `)
 	require.EqualError(t, err, strings.TrimSpace(`
 a.yaml, line 3: "30" is not a duration such as 90m, 24h, 7d or 1y
 a.yaml, line 4: host: interval: must be whole milliseconds, at least 1ms
 a.yaml, line 5: host: collectors: "gpu" is none of cpu, meminfo, swap, filesystem, diskstats, netdev, loadavg, uptime, processes
-a.yaml, line 6: type "hots": an adaptor must have one of the types exec, host, tail, tcp, udp, unix, as in {type: host}
-a.yaml, line 7: type "": an adaptor must have one of the types exec, host, tail, tcp, udp, unix, as in {type: host}
+a.yaml, line 6: type "hots": an adaptor must have one of the types exec, host, http, tail, tcp, udp, unix, as in {type: host}
+a.yaml, line 7: type "": an adaptor must have one of the types exec, host, http, tail, tcp, udp, unix, as in {type: host}
 a.yaml, line 11: tail: unknown key "fromat"; it has path, source, format, labels, prefix, time-field, time-layout, label-fields, value-fields, metric-field, count, columns, separator, pattern
 a.yaml, line 12: tail: path: must be a pattern of files, such as /var/log/app/*.log
 a.yaml, line 13: tail: path: must be a pattern of files, such as /var/log/app/*.log
@@ -197,6 +198,7 @@ a.yaml, line 27: tcp: format: "json" is none of statsd, graphite, influx
 a.yaml, line 28: udp: interval: must be whole seconds, at least 1s, and only the format statsd has one
 a.yaml, line 29: udp: interval: must be whole seconds, at least 1s, and only the format statsd has one
 a.yaml, line 30: udp: unknown key "count"; it has listen, interval, format, source, labels, prefix
+a.yaml, line 31: http: token-file: other machines reach this address: name a file that holds the token which they must send, or listen on 127.0.0.1
 `))
 	for _, text := range []string{"adaptors: []", "adaptors: {type: host}", "adaptors: host"} {
 		_, err = list(text)

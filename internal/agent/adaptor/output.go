@@ -63,7 +63,7 @@ func (o *Output) Warn(message, stream string, args ...any) {
 // Put makes the samples of a batch a chunk of a stream that ends at a point. A full spool drops what is oldest for it. What cannot be
 // written is lost, and counted.
 func (o *Output) Put(stream string, at spool.Point, b *ingest.Batch) {
-	c := o.chunk(stream, at, b.Reports())
+	c := o.chunk(stream, at, o.source, b.Reports())
 	if err := o.Spool.Put(c); err != nil {
 		o.lost.Add(uint64(c.Samples))
 		o.Warn("dropped samples that cannot be written to the spool", stream, "err", err, "samples", c.Samples)
@@ -73,7 +73,7 @@ func (o *Output) Put(stream string, at spool.Point, b *ingest.Batch) {
 // PutOrWait is Put for what can be read later as well: it waits until the chunk is written. It returns false if ctx ended before.
 func (o *Output) PutOrWait(ctx context.Context, stream string, at spool.Point, b *ingest.Batch) bool {
 	// The same chunk is tried again: an error does not say that it was not written, and samples have the time at which they were read.
-	c := o.chunk(stream, at, b.Reports())
+	c := o.chunk(stream, at, o.source, b.Reports())
 	for {
 		err := o.Spool.PutOrWait(ctx, c)
 		if err == nil {
@@ -98,14 +98,15 @@ type encoder struct {
 
 var encoders = sync.Pool{New: func() any { return new(encoder) }}
 
-// chunk encodes reports as a request of remote write, compressed: of several, one behind another is one, too.
-func (o *Output) chunk(stream string, at spool.Point, reports []ingest.Report) spool.Chunk {
+// chunk encodes reports as a request of remote write, compressed: of several, one behind another is one, too. Series without a source get
+// this one, if it is not empty.
+func (o *Output) chunk(stream string, at spool.Point, source string, reports []ingest.Report) spool.Chunk {
 	e := encoders.Get().(*encoder)
 	defer encoders.Put(e)
 	e.body = e.body[:0]
 	c := spool.Chunk{Stream: stream, Point: at}
 	for _, r := range reports {
-		e.append(cmp.Or(r.Source, o.source), r.Measurements)
+		e.append(cmp.Or(r.Source, source), r.Measurements)
 		c.Samples += len(r.Measurements)
 	}
 	if c.Samples > 0 {
@@ -118,7 +119,10 @@ func (o *Output) chunk(stream string, at spool.Point, reports []ingest.Report) s
 func (e *encoder) append(source string, ms []ingest.Measurement) {
 	for len(ms) > 0 {
 		first := &ms[0]
-		e.Labels = append(e.Labels[:0], prompb.Label{Name: metric.NameLabel, Value: first.Metric}, prompb.Label{Name: metric.SourceLabel, Value: source})
+		e.Labels = append(e.Labels[:0], prompb.Label{Name: metric.NameLabel, Value: first.Metric})
+		if source != "" {
+			e.Labels = append(e.Labels, prompb.Label{Name: metric.SourceLabel, Value: source})
+		}
 		for _, l := range first.Labels {
 			e.Labels = append(e.Labels, prompb.Label{Name: l.Name, Value: l.Value})
 		}

@@ -156,7 +156,7 @@ var rules = []rule{
 	{"internal/agent/spool", nouns},
 	// Its samples have the form that ingest takes, so that the decoders of both are the same.
 	{"internal/agent/format", with(nouns, "internal/ingest", "internal/protocol/graphite", "internal/protocol/influx", "internal/protocol/jsonscan")},
-	{"internal/agent/adaptor", with(nouns, "internal/agent/format", "internal/agent/hostmetrics", "internal/agent/spool", "internal/ingest")},
+	{"internal/agent/adaptor", with(nouns, "internal/agent/format", "internal/agent/hostmetrics", "internal/agent/spool", "internal/access", "internal/api", "internal/ingest", "internal/storage")},
 	{"internal/agent", with(nouns, "internal/agent/adaptor", "internal/agent/spool", "internal/ingest", "internal/protocol/remotewrite", "internal/wire/version")},
 	{"internal/app/demo", []string{"internal/ingest", "internal/metric"}},
 
