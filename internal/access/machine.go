@@ -25,6 +25,12 @@ func Address(host string) (addr netip.Addr, ok bool) {
 	return addr.Unmap(), err == nil
 }
 
+// Loopback returns whether an address, with or without a port, is one that only this machine reaches.
+func Loopback(address string) bool {
+	ip, ok := Address(address)
+	return withoutPort(address) == "localhost" || ok && ip.IsLoopback()
+}
+
 // withoutPort returns the name or address in a request's Host, in one form.
 func withoutPort(host string) string {
 	if name, _, err := net.SplitHostPort(host); err == nil {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/quern/quern/internal/access"
 	"github.com/quern/quern/internal/metric"
 )
 
@@ -226,12 +227,8 @@ func (cfg *Config) addIngest(o *options) {
 
 // locked rejects an address that other machines reach, if nobody would have to log in there.
 func (cfg *Config) locked(flag, address string) error {
-	host, _, err := net.SplitHostPort(address)
-	if err != nil || cfg.WebConfig != "" || cfg.Insecure || strings.EqualFold(host, "localhost") {
+	if _, _, err := net.SplitHostPort(address); err != nil || cfg.WebConfig != "" || cfg.Insecure || access.Loopback(address) {
 		return nil //nolint:nilerr // whoever listens says what is wrong with the address
-	}
-	if ip, err := netip.ParseAddr(host); err == nil && ip.Unmap().IsLoopback() {
-		return nil
 	}
 	return Exposed(flag, address)
 }

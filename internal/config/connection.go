@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
-	"net/netip"
 	"net/url"
 	"os"
 	"slices"
@@ -13,6 +11,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/quern/quern/internal/access"
 	"github.com/quern/quern/internal/client"
 )
 
@@ -74,17 +73,8 @@ func (c *Connection) warnings(args []string) (all []string) {
 	if c.Token != "" && slices.ContainsFunc(args, func(a string) bool { return strings.Contains(a, string(c.Token)) }) {
 		all = append(all, "other users of this machine see the token in the list of processes: use --token-file or QUERN_TOKEN")
 	}
-	if u, err := url.Parse(c.URL); err == nil && u.Scheme == "http" && !local(u.Host) {
+	if u, err := url.Parse(c.URL); err == nil && u.Scheme == "http" && !access.Loopback(u.Host) {
 		all = append(all, "the token travels unencrypted: use https")
 	}
 	return all
-}
-
-// local returns whether a host of a URL is this machine.
-func local(host string) bool {
-	if name, _, err := net.SplitHostPort(host); err == nil {
-		host = name
-	}
-	ip, err := netip.ParseAddr(strings.Trim(host, "[]"))
-	return strings.EqualFold(host, "localhost") || err == nil && ip.Unmap().IsLoopback()
 }

@@ -53,7 +53,7 @@ func (h *HTTP) check() error {
 		return errors.New("listen: must be an address and a port, such as 127.0.0.1:9096")
 	}
 	if h.TokenFile == "" {
-		if !h.local() {
+		if !access.Loopback(h.Listen) {
 			return errors.New("token-file: other machines reach this address: name a file that holds the token which they must send, or listen on 127.0.0.1")
 		}
 		return nil
@@ -62,13 +62,6 @@ func (h *HTTP) check() error {
 		return fmt.Errorf("token-file: %w", err)
 	}
 	return nil
-}
-
-// local returns whether only this machine reaches the address.
-func (h *HTTP) local() bool {
-	host, _, _ := net.SplitHostPort(h.Listen)
-	ip, ok := access.Address(host)
-	return host == "localhost" || ok && ip.IsLoopback()
 }
 
 // Run implements Adaptor.
@@ -84,7 +77,7 @@ func (h *HTTP) Run(ctx context.Context, out *Output) {
 
 // serve answers requests until ctx ends, or an error.
 func (h *HTTP) serve(ctx context.Context) error {
-	opts := api.Options{Clock: h.out.Clock, Logger: h.out.log, Appender: h, Origins: api.Origins{CheckHost: h.local()}}
+	opts := api.Options{Clock: h.out.Clock, Logger: h.out.log, Appender: h, Origins: api.Origins{CheckHost: access.Loopback(h.Listen)}}
 	if h.TokenFile != "" {
 		opts.Door = access.Secret{File: h.TokenFile, Roles: access.Write}
 	}

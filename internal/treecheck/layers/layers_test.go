@@ -76,7 +76,7 @@ var rules = []rule{
 	{"internal/access/webconfig", []string{"internal/clock"}},
 
 	// Settings use the nouns: a ladder, a width, a store's policy.
-	{"internal/config", []string{"internal/client", "internal/metric", "internal/storage"}},
+	{"internal/config", []string{"internal/access", "internal/client", "internal/metric", "internal/storage"}},
 
 	// Stored bytes: no I/O and no clock.
 	{"internal/blocks", []string{"internal/blocks/columns", "internal/metric"}},
