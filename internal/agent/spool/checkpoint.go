@@ -49,7 +49,8 @@ func loadCheckpoint(files vfs.FS, dir string) (c checkpoint, err error) {
 	if string(sum) != checksum(line) {
 		err = errors.New("its checksum is wrong")
 	} else if err = json.Unmarshal(line, &c); err == nil && c.Format != format {
-		return c, fmt.Errorf("%s has format %d, and this version has format %d: let the version that wrote it send what is in the spool, then remove the directory", path, c.Format, format)
+		return c, fmt.Errorf("%s has format %d, and this version has format %d: let the version that wrote it send what is in the spool, "+
+			"then remove the directory", path, c.Format, format)
 	}
 	if err != nil {
 		return c, fmt.Errorf("%s is damaged: %w: remove it, and what is in the spool is sent again", path, err)
