@@ -453,4 +453,9 @@ func TestPage(t *testing.T) {
 	require.Equal(t, http.StatusForbidden, ask(t, s, http.MethodGet, here+"/assets/main.js", "", "Sec-Fetch-Site", "cross-site").Code)
 	require.Equal(t, http.StatusForbidden, ask(t, s, http.MethodGet, here+"/api/v1/query", "", visit...).Code)
 	require.Equal(t, http.StatusMethodNotAllowed, ask(t, s, http.MethodPost, here+"/explore", "").Code)
+
+	// Without a status there is nothing that it could show.
+	s = apitest.Server(t, func(o *api.Options) { o.Appender = &apitest.Appender{} })
+	require.True(t, strings.HasPrefix(ask(t, s, http.MethodGet, here+"/", "", visit...).Body.String(), "Quern, a time-series store."))
+	require.Equal(t, http.StatusNotFound, ask(t, s, http.MethodGet, here+"/explore", "", visit...).Code)
 }
