@@ -208,7 +208,7 @@ func (cfg *Config) addIngest(o *options) {
 		}
 		return s, nil
 	})
-	ingest.list(&cfg.OTLPPromote, "otlp-promote-resource-attributes", "host.name,k8s.cluster.name,k8s.namespace.name,k8s.node.name,k8s.pod.name,k8s.container.name", "`ATTRIBUTE,…` of an OTLP resource that become labels of all its series")
+	ingest.list(&cfg.OTLPPromote, "otlp-promote-resource-attributes", metric.ResourceAttributes, "`ATTRIBUTE,…` of an OTLP resource that become labels of all its series")
 	parsed(ingest, &cfg.GraphiteListen, "graphite-listen", "", "`ADDRESS` to accept Graphite's plaintext protocol on over TCP, such as :2003 (default: none)", func(s string) (string, error) {
 		if s == "" {
 			return "", nil

@@ -49,6 +49,10 @@ func NewLabels(ls ...Label) (Labels, error) {
 	return out, nil
 }
 
+// ResourceAttributes are the attributes of an OpenTelemetry resource that become labels of its series, if nothing else is said. Without
+// them the series of many hosts would be one.
+const ResourceAttributes = "host.name,k8s.cluster.name,k8s.namespace.name,k8s.node.name,k8s.pod.name,k8s.container.name"
+
 // SourceLabels are the labels that may name the source of a series that has no label SourceLabel, best first.
 type SourceLabels []string
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 )
 
@@ -77,7 +79,10 @@ func (h *HTTP) Run(ctx context.Context, out *Output) {
 
 // serve answers requests until ctx ends, or an error.
 func (h *HTTP) serve(ctx context.Context) error {
-	opts := api.Options{Clock: h.out.Clock, Logger: h.out.log, Appender: h, Origins: api.Origins{CheckHost: access.Loopback(h.Listen)}}
+	opts := api.Options{
+		Clock: h.out.Clock, Logger: h.out.log, Appender: h, Origins: api.Origins{CheckHost: access.Loopback(h.Listen)},
+		OTLPPromote: strings.Split(metric.ResourceAttributes, ","),
+	}
 	if h.TokenFile != "" {
 		opts.Door = access.Secret{File: h.TokenFile, Roles: access.Write}
 	}

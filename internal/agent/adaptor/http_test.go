@@ -88,6 +88,9 @@ func TestHTTP(t *testing.T) {
 	require.Contains(t, text, `"index":1`)
 	code, text = running.post(t, "/write", "cpu,host=b usage=0.5 7000000")
 	require.Equal(t, 204, code, text)
+	code, text = running.post(t, "/v1/metrics", `{"resourceMetrics": [{"resource": {"attributes": [{"key": "host.name", "value": {"stringValue": "c"}}]},
+		"scopeMetrics": [{"metrics": [{"name": "load", "gauge": {"dataPoints": [{"timeUnixNano": "8000000", "asDouble": 2}]}}]}]}]}`, "Content-Type", "application/json")
+	require.Equal(t, 200, code, text)
 	for _, path := range []string{"/api/v1/import", "/explore"} {
 		code, _ = running.post(t, path, "")
 		require.Equal(t, 404, code, path)
@@ -100,6 +103,7 @@ func TestHTTP(t *testing.T) {
 		{"", "up", map[string]string{"instance": "a:9100"}, 6, 0},
 		{"kitchen", "tea", nil, later.UnixMilli(), 71.5},
 		{"", "cpu_usage", map[string]string{"host": "b"}, 7, 0.5},
+		{"", "load", map[string]string{"host_name": "c"}, 8, 2},
 	}, samples)
 	require.EqualValues(t, 4, chunks[2].Seq)
 
@@ -108,7 +112,7 @@ func TestHTTP(t *testing.T) {
 	code, _ = running.post(t, "/write", "cpu,host=b usage=0.5 8000000")
 	require.Equal(t, 204, code)
 	running.stop()
-	require.EqualValues(t, 5, r.Spool.Stream("http 127.0.0.1:0").Seq)
+	require.EqualValues(t, 6, r.Spool.Stream("http 127.0.0.1:0").Seq)
 }
 
 // TestHTTPParts: a large request becomes several chunks, each of which a server takes.
