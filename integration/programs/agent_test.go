@@ -28,10 +28,7 @@ var (
 func TestAgent(t *testing.T) {
 	dir := t.TempDir()
 	log := filepath.Join(dir, "access.log")
-	free, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	addr := free.Addr().String()
-	require.NoError(t, free.Close())
+	addr := freePort(t)
 	write(t, filepath.Join(dir, "nginx.conf"), fmt.Sprintf(`
 daemon off; master_process off; worker_processes 1; pid %[1]s/pid; error_log stderr;
 events {}
@@ -45,8 +42,8 @@ http {
 	server := start(t, nginx, "-c", filepath.Join(dir, "nginx.conf"), "-e", "stderr")
 	url := "http://" + addr
 	bytes := 0
-	get := func(path string) {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+path, http.NoBody)
+	get := func(path string, n int) { // each line has its number: files with the same lines would be copies
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("%s%s?%d", url, path, n), http.NoBody)
 		require.NoError(t, err)
 		resp, err := http.DefaultClient.Do(req)
 		require.NoError(t, err)
@@ -80,9 +77,9 @@ adaptors:
 	for n := range requests {
 		switch {
 		case n%3 == 0:
-			get("/no")
+			get("/no", n)
 		default:
-			get("/")
+			get("/", n)
 		}
 		switch n {
 		case 100: // as logrotate does it
