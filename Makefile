@@ -73,7 +73,7 @@ test-page: ## Walk through every view of the page in Chromium, and test that it 
 	$(TIERS) page
 
 .PHONY: test-programs
-test-programs: ## Take data from Prometheus, from Debian's package
+test-programs: ## Take data from Prometheus, nginx, Nagios, a node exporter, collectd and a StatsD client
 	$(TIERS) programs
 
 .PHONY: test-release

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -30,9 +32,10 @@ var (
 	agentSeed   = flag.Uint64("agent.seed", 0, "seed of TestAgent; 0 is a random one")
 )
 
-// TestAgent writes lines to files that are rotated, sends others by HTTP until they are acknowledged, and has a command count its runs,
-// while the agent and its server are killed and their connection is cut. Each line is in the server once, with the time at which it was
-// read; so is each run of the command that was read at all. Lines have series of their own: one that came twice would have two samples.
+// TestAgent writes lines to files that are rotated, sends others by HTTP until they are acknowledged, and has a command and a target count
+// how often they are read, while the agent and its server are killed and their connection is cut. Each line is in the server once, with
+// the time at which it was read; so is what was counted, if it was read at all. Lines have series of their own: one that came twice would
+// have two samples.
 func TestAgent(t *testing.T) {
 	seed := *agentSeed
 	if seed == 0 {
@@ -84,6 +87,16 @@ type agentWorld struct {
 func newAgentWorld(t *testing.T, rng *rand.Rand) *agentWorld {
 	w := &agentWorld{t: t, rng: rng, dir: t.TempDir(), link: faults.NewLink(t, "127.0.0.1:0", "127.0.0.1:1"), pending: map[int]string{}}
 	require.NoError(t, os.Mkdir(w.path("log"), 0o700))
+	var scrapes atomic.Int64
+	target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
+		_, _ = fmt.Fprintf(w, "it_scraped %d\n", scrapes.Add(1))
+	}))
+	t.Cleanup(target.Close)
+	require.NoError(t, os.WriteFile(w.path("prometheus.yml"), fmt.Appendf(nil, `
+scrape_configs:
+  - {job_name: it, scrape_interval: 1s, static_configs: [{targets: [%s]}]}
+`, target.Listener.Addr()), 0o600))
 	require.NoError(t, os.WriteFile(w.path("agent.yaml"), fmt.Appendf(nil, `
 url: http://%s
 data-dir: %s
@@ -92,7 +105,8 @@ adaptors:
   - {type: tail, path: %s, format: json, label-fields: [line], value-fields: [it_value]}
   - {type: exec, shell: 'n=$(cat %[4]s || echo 0); echo $((n+1)) >%[4]s; echo "it_run;n=$n $n"', format: graphite, interval: 1s}
   - {type: http, listen: "127.0.0.1:0"}
-`, w.link.Addr(), w.path("spool"), w.path("log/app.log*"), w.path("runs")), 0o600))
+  - {type: scrape, config: %[5]s}
+`, w.link.Addr(), w.path("spool"), w.path("log/app.log*"), w.path("runs"), w.path("prometheus.yml")), 0o600))
 	w.serve()
 	w.run()
 	return w
@@ -221,10 +235,10 @@ func (w *agentWorld) reload() {
 	file = append(file, "  - {type: exec, shell: 'echo \"it_run;n=reloaded 0.5\"', format: graphite, interval: 1h}\n"...)
 	require.NoError(w.t, os.WriteFile(w.path("agent.yaml"), file, 0o600))
 	w.agent.Signal(syscall.SIGHUP)
-	w.agent.Wrote("msg=reloaded adaptors=4")
+	w.agent.Wrote("msg=reloaded adaptors=5")
 	require.NoError(w.t, os.WriteFile(w.path("agent.yaml"), append(file, "  - {type: tial}\n"...), 0o600))
 	w.agent.Signal(syscall.SIGHUP)
-	w.agent.Wrote(`the adaptors stay as they were" err=".*agent.yaml, line 10: type \\"tial`)
+	w.agent.Wrote(`the adaptors stay as they were" err=".*agent.yaml, line 11: type \\"tial`)
 }
 
 // requireAll waits until the last line is in the server, and asserts that all are, once.
@@ -256,15 +270,20 @@ func (w *agentWorld) requireAll(injected int) {
 	for _, s := range samples {
 		times[s.Metric+" "+strconv.FormatFloat(s.Value, 'f', -1, 64)]++
 	}
-	runs := 0
+	delete(times, "it_scraped NaN") // the marker of an end
+	runs, scrapes := 0, 0
 	for one, n := range times {
 		require.Equal(w.t, 1, n, one)
 		if strings.HasPrefix(one, "it_run") {
 			runs++
 		}
+		if strings.HasPrefix(one, "it_scraped") {
+			scrapes++
+		}
 	}
 	require.Greater(w.t, runs, 1)
+	require.Greater(w.t, scrapes, 1)
 	require.Equal(w.t, 1, times["it_run 0.5"], "the command that the reload brought")
-	w.t.Logf("%d faults, %d lines in %d files, %d by HTTP, %d runs of the command", injected, w.lines, w.files, w.relayed, runs)
+	w.t.Logf("%d faults, %d lines in %d files, %d by HTTP, %d runs of the command, %d scrapes", injected, w.lines, w.files, w.relayed, runs, scrapes)
 	w.server.Stop()
 }

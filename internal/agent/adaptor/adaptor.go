@@ -33,16 +33,20 @@ type configured interface {
 
 // types has an adaptor of each type, with its defaults.
 var types = map[string]func() configured{
-	"host": func() configured { return &Host{Interval: span(10 * time.Second)} },
-	"exec": func() configured { return &Exec{Interval: span(time.Minute)} },
-	"http": func() configured { return &HTTP{} },
-	"tail": func() configured { return &Tail{} },
-	"tcp":  func() configured { return &Socket{kind: "tcp", network: "tcp"} },
-	"udp":  func() configured { return &Socket{kind: "udp", network: "udp"} },
-	"unix": func() configured { return &Socket{kind: "unix", network: "unixgram"} },
+	"host":   func() configured { return &Host{Interval: span(10 * time.Second)} },
+	"exec":   func() configured { return &Exec{Interval: span(time.Minute)} },
+	"http":   func() configured { return &HTTP{} },
+	"scrape": func() configured { return &Scrape{} },
+	"tail":   func() configured { return &Tail{} },
+	"tcp":    func() configured { return &Socket{kind: "tcp", network: "tcp"} },
+	"udp":    func() configured { return &Socket{kind: "udp", network: "udp"} },
+	"unix":   func() configured { return &Socket{kind: "unix", network: "unixgram"} },
 }
 
-// Configured is an adaptor with what the file says of it.
+// reader is an adaptor whose settings are in another file, too.
+type reader interface{ content() string }
+
+// Configured is an adaptor with what its file, or files, say of it.
 type Configured struct {
 	Adaptor
 	Text string
@@ -68,6 +72,9 @@ func Parse(file string, list *yaml.Node) (adaptors []Configured, err error) {
 			errs = append(errs, errors.New(file+", "+strings.ReplaceAll(err.Error(), "\n", "\n"+file+", ")))
 		}
 		text, _ := yaml.Marshal(node) // it was read from text
+		if r, more := a.(reader); more {
+			text = append(text, r.content()...)
+		}
 		adaptors = append(adaptors, Configured{a, string(text)})
 	}
 	return adaptors, errors.Join(errs...)

@@ -180,8 +180,8 @@ adaptors:
 a.yaml, line 3: "30" is not a duration such as 90m, 24h, 7d or 1y
 a.yaml, line 4: host: interval: must be whole milliseconds, at least 1ms
 a.yaml, line 5: host: collectors: "gpu" is none of cpu, meminfo, swap, filesystem, diskstats, netdev, loadavg, uptime, processes
-a.yaml, line 6: type "hots": an adaptor must have one of the types exec, host, http, tail, tcp, udp, unix, as in {type: host}
-a.yaml, line 7: type "": an adaptor must have one of the types exec, host, http, tail, tcp, udp, unix, as in {type: host}
+a.yaml, line 6: type "hots": an adaptor must have one of the types exec, host, http, scrape, tail, tcp, udp, unix, as in {type: host}
+a.yaml, line 7: type "": an adaptor must have one of the types exec, host, http, scrape, tail, tcp, udp, unix, as in {type: host}
 a.yaml, line 11: tail: unknown key "fromat"; it has path, source, format, labels, prefix, time-field, time-layout, label-fields, value-fields, metric-field, count, columns, separator, pattern
 a.yaml, line 12: tail: path: must be a pattern of files, such as /var/log/app/*.log
 a.yaml, line 13: tail: path: must be a pattern of files, such as /var/log/app/*.log

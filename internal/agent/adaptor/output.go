@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -42,7 +43,7 @@ type Output struct {
 
 // NewOutput returns an Output. source is that of series whose adaptor names none.
 func NewOutput(s *spool.Spool, c clock.Clock, log *slog.Logger, source string) *Output {
-	z, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest),
+	z, err := zstd.NewWriter(nil, zstd.WithEncoderCRC(false), zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest),
 		zstd.WithWindowSize(256<<10), zstd.WithLowerEncoderMem(true))
 	if err != nil {
 		panic(err) // the options are valid
@@ -63,10 +64,13 @@ func (o *Output) Warn(message, stream string, args ...any) {
 // Put makes the samples of a batch a chunk of a stream that ends at a point. A full spool drops what is oldest for it. What cannot be
 // written is lost, and counted.
 func (o *Output) Put(stream string, at spool.Point, b *ingest.Batch) {
-	c := o.chunk(stream, at, o.source, b.Reports())
+	o.put(o.chunk(stream, at, o.source, b.Reports()))
+}
+
+func (o *Output) put(c spool.Chunk) {
 	if err := o.Spool.Put(c); err != nil {
 		o.lost.Add(uint64(c.Samples))
-		o.Warn("dropped samples that cannot be written to the spool", stream, "err", err, "samples", c.Samples)
+		o.Warn("dropped samples that cannot be written to the spool", c.Stream, "err", err, "samples", c.Samples)
 	}
 }
 
@@ -104,13 +108,19 @@ func (o *Output) chunk(stream string, at spool.Point, source string, reports []i
 	e := encoders.Get().(*encoder)
 	defer encoders.Put(e)
 	e.body = e.body[:0]
-	c := spool.Chunk{Stream: stream, Point: at}
+	samples := 0
 	for _, r := range reports {
 		e.append(cmp.Or(r.Source, source), r.Measurements)
-		c.Samples += len(r.Measurements)
+		samples += len(r.Measurements)
 	}
-	if c.Samples > 0 {
-		c.Data = o.zstd.EncodeAll(e.body, make([]byte, 0, len(e.body)/8))
+	return o.compress(stream, at, samples, e.body)
+}
+
+// compress returns the chunk of a request.
+func (o *Output) compress(stream string, at spool.Point, samples int, body []byte) spool.Chunk {
+	c := spool.Chunk{Stream: stream, Point: at, Samples: samples}
+	if samples > 0 {
+		c.Data = o.zstd.EncodeAll(body, make([]byte, 0, len(body)/8))
 	}
 	return c
 }
@@ -137,4 +147,15 @@ func (e *encoder) append(source string, ms []ingest.Measurement) {
 		e.body = e.body[:len(e.body)+size]
 		_, _ = e.MarshalToSizedBuffer(e.body[len(e.body)-size:]) // it has no error
 	}
+}
+
+// appendSample appends a series with a sample to a request. Its labels are encoded already.
+func appendSample(body, labels []byte, v float64, timeMs int64) []byte {
+	sample := protowire.SizeTag(1) + protowire.SizeFixed64() + protowire.SizeTag(2) + protowire.SizeVarint(uint64(timeMs))
+	size := len(labels) + protowire.SizeTag(2) + protowire.SizeBytes(sample)
+	b := protowire.AppendVarint(protowire.AppendTag(body, 1, protowire.BytesType), uint64(size))
+	b = append(b, labels...)
+	b = protowire.AppendVarint(protowire.AppendTag(b, 2, protowire.BytesType), uint64(sample))
+	b = protowire.AppendFixed64(protowire.AppendTag(b, 1, protowire.Fixed64Type), math.Float64bits(v))
+	return protowire.AppendVarint(protowire.AppendTag(b, 2, protowire.VarintType), uint64(timeMs))
 }

@@ -154,9 +154,10 @@ var rules = []rule{
 	{"internal/operate/verify", []string{"internal/client", "internal/metric", "internal/blocks/sketch", "internal/wire"}},
 	{"internal/client/transfer", []string{"internal/client", "internal/clock", "internal/storage/durable", "internal/wire"}},
 	{"internal/agent/spool", nouns},
+	{"internal/agent/targets", nouns},
 	// Its samples have the form that ingest takes, so that the decoders of both are the same.
 	{"internal/agent/format", with(nouns, "internal/ingest", "internal/protocol/graphite", "internal/protocol/influx", "internal/protocol/jsonscan")},
-	{"internal/agent/adaptor", with(nouns, "internal/agent/format", "internal/agent/hostmetrics", "internal/agent/spool", "internal/access", "internal/api", "internal/ingest", "internal/storage")},
+	{"internal/agent/adaptor", with(nouns, "internal/agent/format", "internal/agent/hostmetrics", "internal/agent/spool", "internal/agent/targets", "internal/access", "internal/api", "internal/ingest", "internal/storage", "internal/wire/version")},
 	{"internal/agent", with(nouns, "internal/agent/adaptor", "internal/agent/spool", "internal/ingest", "internal/protocol/remotewrite", "internal/wire/version")},
 	{"internal/app/demo", []string{"internal/ingest", "internal/metric"}},
 
