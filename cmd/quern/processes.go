@@ -4,6 +4,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/quern/quern/internal/app"
+	"github.com/quern/quern/internal/app/hostagent"
 	"github.com/quern/quern/internal/app/program"
 	"github.com/quern/quern/internal/commands"
 	"github.com/quern/quern/internal/config"
@@ -35,35 +36,30 @@ releases the current blocks. A second signal stops it at once; nothing acknowled
 }
 
 func agentCommand() *cli.Command {
-	return &cli.Command{
-		Name:  "agent",
-		Usage: "read this host, its log files and the output of commands, and send that to a server",
-		Description: `Reads what the adaptors of its file name: the host, log files, the output of commands, and
-what StatsD, Graphite and Influx clients send. Without adaptors it reads processor, memory, disk, network and load of the host. While the server is
-unavailable, what was read waits in a directory, up to a limit, and is sent later, also by the
-next process.
-
-Examples:
-
-   quern agent                                     to a server on this machine
-   quern agent --url http://metrics.example:9095 --interval 30s
-   QUERN_URL=http://metrics.example:9095 quern agent --source db-7
-   quern agent --config agent.yaml                 with its adaptors, such as
-                                                   adaptors:
-                                                     - {type: host}
-                                                     - {type: tail, path: /var/log/nginx/*.log, format: access}
-                                                     - {type: exec, command: [/usr/lib/nagios/plugins/check_load], format: nagios}`,
-		Flags:  config.AgentFlags(),
-		Action: program.Action(config.FromAgent, app.Agent),
-		Subcommands: []*cli.Command{{
-			Name:        "check",
-			Usage:       "check the file of an agent",
-			ArgsUsage:   "FILE",
-			Description: "Names each mistake in a file for --config with its line, or lists what the agent would read.\n\nExamples:\n\n   quern agent check agent.yaml",
-			Flags:       config.AgentFlags(),
-			Action:      program.Action(config.FromAgentFile, app.CheckAgent),
-		}},
-	}
+	c := hostagent.Command("quern agent")
+	c.Name = "agent"
+	c.Subcommands = append(c.Subcommands, []*cli.Command{{
+		Name: "list", Usage: "list what a running agent reads, how much, and what went wrong last",
+		Description: "Asks an agent that was started with --control.\n\nExamples:\n\n   quern agent list\n   quern agent list --agent http://db-7.example:9097 --token-file token",
+		Flags:       config.AgentListFlags(),
+		Action:      program.Action(config.FromAgentList, commands.ListAdaptors),
+	}, {
+		Name: "status", Usage: "say what became of the samples of a running agent, and how far each stream is",
+		Description: "A stream counts bytes, or samples. What the server has acknowledged is not read again after a crash.\n\nExamples:\n\n   quern agent status",
+		Flags:       config.AgentListFlags(),
+		Action:      program.Action(config.FromAgentList, commands.AgentStatus),
+	}, {
+		Name: "add", Usage: "have a running agent read something more", ArgsUsage: "ADAPTOR",
+		Description: "The adaptor is written as in the agent's file. The agent keeps it in its data directory, and also runs it after a restart.\n\nExamples:\n\n   quern agent add '{type: tail, path: /var/log/app.log, format: json}'",
+		Flags:       config.AgentAddFlags(),
+		Action:      program.Action(config.FromAgentAdd, commands.AddAdaptor),
+	}, {
+		Name: "stop", Usage: "end what was added to a running agent", ArgsUsage: "ID",
+		Description: "What is in the agent's file is removed there; then SIGHUP ends it.\n\nExamples:\n\n   quern agent stop 9c2f01ab",
+		Flags:       config.AgentStopFlags(),
+		Action:      program.Action(config.FromAgentStop, commands.StopAdaptor),
+	}}...)
+	return c
 }
 
 func schemaCommand() *cli.Command {

@@ -101,12 +101,15 @@ scrape_configs:
 url: http://%s
 data-dir: %s
 source: it
+control: 127.0.0.1:0
+control-token-file: %[6]s
 adaptors:
-  - {type: tail, path: %s, format: json, label-fields: [line], value-fields: [it_value]}
+  - {type: tail, path: %[3]s, format: json, label-fields: [line], value-fields: [it_value]}
   - {type: exec, shell: 'n=$(cat %[4]s || echo 0); echo $((n+1)) >%[4]s; echo "it_run;n=$n $n"', format: graphite, interval: 1s}
   - {type: http, listen: "127.0.0.1:0"}
   - {type: scrape, config: %[5]s}
-`, w.link.Addr(), w.path("spool"), w.path("log/app.log*"), w.path("runs"), w.path("prometheus.yml")), 0o600))
+`, w.link.Addr(), w.path("spool"), w.path("log/app.log*"), w.path("runs"), w.path("prometheus.yml"), w.path("token")), 0o600))
+	require.NoError(t, os.WriteFile(w.path("token"), []byte("secret"), 0o600))
 	w.serve()
 	w.run()
 	return w
@@ -227,18 +230,22 @@ func (w *agentWorld) hurt() {
 	time.Sleep(time.Duration(w.rng.IntN(1500)) * time.Millisecond)
 }
 
-// reload gives the agent another command while it runs, and then a file that it cannot use.
+// reload gives the agent another file to read and another command while it runs, and then a configuration that it cannot use.
 func (w *agentWorld) reload() {
 	w.agent.Wrote("msg=reading") // before, the signal ends it
+	require.NoError(w.t, os.WriteFile(w.path("added.log"), []byte("it_run;n=added 0.25\n"), 0o600))
+	at := "--agent=http://" + w.agent.Wrote(`msg=listening address=(\S+)`)[1]
+	out, err := exec.CommandContext(w.t.Context(), programs.Quern, "agent", "add", at, "--token-file="+w.path("token"), "{type: tail, path: "+w.path("added.log")+", format: graphite}").CombinedOutput()
+	require.NoError(w.t, err, "%s", out)
 	file, err := os.ReadFile(w.path("agent.yaml"))
 	require.NoError(w.t, err)
 	file = append(file, "  - {type: exec, shell: 'echo \"it_run;n=reloaded 0.5\"', format: graphite, interval: 1h}\n"...)
 	require.NoError(w.t, os.WriteFile(w.path("agent.yaml"), file, 0o600))
 	w.agent.Signal(syscall.SIGHUP)
-	w.agent.Wrote("msg=reloaded adaptors=5")
+	w.agent.Wrote("msg=reloaded adaptors=6")
 	require.NoError(w.t, os.WriteFile(w.path("agent.yaml"), append(file, "  - {type: tial}\n"...), 0o600))
 	w.agent.Signal(syscall.SIGHUP)
-	w.agent.Wrote(`the adaptors stay as they were" err=".*agent.yaml, line 11: type \\"tial`)
+	w.agent.Wrote(`the adaptors stay as they were" err=".*agent.yaml, line 13: type \\"tial`)
 }
 
 // requireAll waits until the last line is in the server, and asserts that all are, once.
@@ -284,6 +291,7 @@ func (w *agentWorld) requireAll(injected int) {
 	require.Greater(w.t, runs, 1)
 	require.Greater(w.t, scrapes, 1)
 	require.Equal(w.t, 1, times["it_run 0.5"], "the command that the reload brought")
+	require.Equal(w.t, 1, times["it_run 0.25"], "the file that was added")
 	w.t.Logf("%d faults, %d lines in %d files, %d by HTTP, %d runs of the command, %d scrapes", injected, w.lines, w.files, w.relayed, runs, scrapes)
 	w.server.Stop()
 }

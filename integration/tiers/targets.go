@@ -52,7 +52,7 @@ var servers = []string{
 // shared are the packages that share memory between goroutines. The race detector makes tests about ten times slower, so
 // tier one runs these with it and no others. Everything else is one goroutine that computes.
 var shared = []string{
-	"./internal/access", "./internal/limits", "./internal/agent", "./internal/agent/adaptor", "./internal/agent/targets", "./internal/app", "./internal/cache", "./internal/operate/deletion",
+	"./internal/access", "./internal/limits", "./internal/agent", "./internal/agent/adaptor", "./internal/agent/targets", "./internal/app", "./internal/app/hostagent", "./internal/cache", "./internal/operate/deletion",
 	"./internal/app/engine", "./internal/protocol/graphite", "./internal/ingest", "./internal/recovery/late", "./internal/recovery", "./internal/registry",
 	"./internal/rollup", "./internal/shards", "./internal/storage/cassandra",
 }

@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -130,15 +132,33 @@ const maxRetryAfter = 5 * time.Minute
 //     once. While there is a backlog, the newest are sent beside it.
 //  3. At most one request is under way, and one of the newest beside a backlog.
 type Agent struct {
-	opts     Options
-	adaptors chan []adaptor.Configured
-	out      *adaptor.Output
-	sender   Sender
-	clock    clock.Clock
-	log      *slog.Logger
-	topics   *limits.Topics
+	opts   Options
+	wanted chan wanted
+	out    *adaptor.Output
+	sender Sender
+	clock  clock.Clock
+	log    *slog.Logger
+	topics *limits.Topics
+
+	stopped chan struct{} // closed once no adaptor runs any more
+
+	mu      sync.Mutex
+	running map[string]*started // by text
 
 	delivered, rejected, refused atomic.Uint64
+}
+
+// wanted are the adaptors that an agent is to run.
+type wanted struct {
+	adaptors []adaptor.Configured
+	done     chan struct{} // closed once they run
+}
+
+// started is an adaptor that runs.
+type started struct {
+	adaptor.Configured
+	out *adaptor.Output
+	end func() // and wait
 }
 
 // Stats counts measurements since the start.
@@ -169,16 +189,18 @@ func New(p Parts, o Options) *Agent {
 	if o.Jitter == nil {
 		o.Jitter = rand.Float64
 	}
-	adaptors := make(chan []adaptor.Configured, 1)
-	adaptors <- p.Adaptors
+	first := make(chan wanted, 1)
+	first <- wanted{p.Adaptors, make(chan struct{})}
 	return &Agent{
-		opts:     o,
-		adaptors: adaptors,
-		out:      p.Output,
-		sender:   p.Sender,
-		clock:    p.Clock,
-		log:      p.Logger,
-		topics:   limits.NewTopics(p.Clock, topicEvery, maxTopics),
+		opts:    o,
+		wanted:  first,
+		running: map[string]*started{},
+		stopped: make(chan struct{}),
+		out:     p.Output,
+		sender:  p.Sender,
+		clock:   p.Clock,
+		log:     p.Logger,
+		topics:  limits.NewTopics(p.Clock, topicEvery, maxTopics),
 	}
 }
 
@@ -222,54 +244,79 @@ func (a *Agent) Run(ctx context.Context) {
 	cut(nil)
 }
 
-// Read has the agent run these adaptors from now on. Those that it runs with the same text go on, and the others end first.
-func (a *Agent) Read(ctx context.Context, adaptors []adaptor.Configured) {
+// Read has the agent run these adaptors from now on. Those that it runs with the same text go on, and the others end first. It returns
+// false if the agent has stopped.
+func (a *Agent) Read(adaptors []adaptor.Configured) bool {
+	w := wanted{adaptors, make(chan struct{})}
 	select {
-	case a.adaptors <- adaptors:
-	case <-ctx.Done():
+	case a.wanted <- w:
+	case <-a.stopped:
+		return false
+	}
+	select {
+	case <-w.done:
+		return true
+	case <-a.stopped:
+		return false
 	}
 }
 
 // read runs adaptors until ctx ends.
 func (a *Agent) read(ctx context.Context) {
-	running := map[string]func(){} // by text; each ends an adaptor
+	defer close(a.stopped)
 	for {
 		select {
 		case <-ctx.Done():
-			for _, end := range running {
-				end()
-			}
+			a.endOthers(nil)
 			return
-		case adaptors := <-a.adaptors:
-			wanted := map[string]bool{}
-			for _, one := range adaptors {
-				wanted[one.Text] = true
+		case w := <-a.wanted:
+			a.endOthers(w.adaptors)
+			for _, one := range w.adaptors {
+				a.start(ctx, one)
 			}
-			for text, end := range running {
-				if !wanted[text] {
-					end()
-					delete(running, text)
-				}
-			}
-			for _, one := range adaptors {
-				if running[one.Text] == nil {
-					running[one.Text] = a.start(ctx, one)
-				}
-			}
+			close(w.done)
 		}
 	}
 }
 
-// start starts an adaptor, and returns what ends it.
-func (a *Agent) start(ctx context.Context, one adaptor.Adaptor) (end func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		one.Run(ctx, a.out)
-	}()
-	return func() {
-		cancel()
-		<-done
+// endOthers ends the adaptors that are not wanted.
+func (a *Agent) endOthers(wanted []adaptor.Configured) {
+	for text, one := range a.snapshot() {
+		if !slices.ContainsFunc(wanted, func(w adaptor.Configured) bool { return w.Text == text }) {
+			one.end()
+			a.mu.Lock()
+			delete(a.running, text)
+			a.mu.Unlock()
+		}
 	}
+}
+
+// snapshot returns the adaptors that run, by text.
+func (a *Agent) snapshot() map[string]*started {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return maps.Clone(a.running)
+}
+
+// start starts an adaptor, unless it runs.
+func (a *Agent) start(ctx context.Context, one adaptor.Configured) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if runs := a.running[one.Text]; runs != nil {
+		again := *runs
+		again.Added = one.Added
+		a.running[one.Text] = &again
+		return
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	r := &started{one, a.out.ForAdaptor(), func() {
+		cancel()
+		<-ended
+	}}
+	a.running[one.Text] = r
+	go func() {
+		defer close(ended)
+		one.Run(ctx, r.out)
+	}()
 }

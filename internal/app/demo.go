@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"time"
 
 	"github.com/quern/quern/internal/app/demo"
@@ -97,11 +96,4 @@ func liveDemo(ctx context.Context, e *process, g *demo.Generator, clk clock.Cloc
 			log.Warn("demo report not accepted", "err", err)
 		}
 	}
-}
-
-func hostName() string {
-	if h, err := os.Hostname(); err == nil {
-		return h
-	}
-	return "localhost"
 }

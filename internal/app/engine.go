@@ -14,6 +14,7 @@ import (
 
 	"github.com/quern/quern/internal/app/backend"
 	"github.com/quern/quern/internal/app/engine"
+	"github.com/quern/quern/internal/app/hostagent"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/documents/metadata"
@@ -91,7 +92,7 @@ func (s *setup) newEngine(ctx context.Context, st storage.Store) (*process, erro
 	opts := engine.Options{
 		Store: st, Clock: s.clk, Policy: p.policy,
 		Worker: storage.Worker{
-			ID: backend.WorkerName(), Host: hostName(), StartedMs: clock.NowMs(s.clk), Aggregates: s.roles.aggregate,
+			ID: backend.WorkerName(), Host: hostagent.HostName(""), StartedMs: clock.NowMs(s.clk), Aggregates: s.roles.aggregate,
 		},
 		Timeout: s.cfg.HeartbeatTimeout,
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/app/backend"
 	"github.com/quern/quern/internal/app/demo"
+	"github.com/quern/quern/internal/app/hostagent"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/documents/dashboard"
@@ -90,7 +91,7 @@ func serve(ctx context.Context, cfg config.Config, does roles, stdout, stderr io
 	}
 	return s.run(ctx, listener, func(addr string) {
 		if cfg.Demo {
-			demo.PrintNext(stdout, s.engine.ladder, hostName(), cfg.DataDir, s.scheme()+addr)
+			demo.PrintNext(stdout, s.engine.ladder, hostagent.HostName(""), cfg.DataDir, s.scheme()+addr)
 		}
 	})
 }

@@ -26,6 +26,11 @@ type Connection struct {
 
 // addRows adds the rows of a command that asks a server.
 func (c *Connection) addRows(o *options) {
+	c.rowsTo(o, "url", "http://127.0.0.1:9095", "`URL` of the Quern server")
+}
+
+// rowsTo adds the rows of a command that asks what an option names.
+func (c *Connection) rowsTo(o *options, name, value, usage string) {
 	server := o.server()
 	parsed(server, (*string)(&c.Token), "token", "", "token to log in with; other users of this machine see it in the list of processes: better use --token-file or QUERN_TOKEN", func(s string) (string, error) {
 		if strings.ContainsAny(s, " \r\n\t") {
@@ -39,18 +44,20 @@ func (c *Connection) addRows(o *options) {
 	server.text(&c.KeyFile, "key-file", "", "PEM `FILE` of the client certificate's key")
 	server.boolean(&c.SkipVerify, "insecure-skip-verify", false, "accept any server certificate")
 	o.configFile()
-	parsed(server, &c.URL, "url", "http://127.0.0.1:9095", "`URL` of the Quern server", func(s string) (string, error) {
-		if u, err := url.Parse(s); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-			return "", errors.New("must be like http://127.0.0.1:9095")
-		}
-		return s, nil
-	})
+	parsed(server, &c.URL, name, value, usage, serverURL)
 	o.check(func(*cli.Context) error {
 		if c.Token != "" && c.TokenFile != "" {
 			return fmt.Errorf("--token-file %s: conflicts with --token: give only one of them", c.TokenFile)
 		}
 		return together("cert-file", c.CertFile, "key-file", c.KeyFile)
 	})
+}
+
+func serverURL(s string) (string, error) {
+	if u, err := url.Parse(s); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return "", errors.New("must be like http://127.0.0.1:9095")
+	}
+	return s, nil
 }
 
 // Client returns a client of the server. It warns where others may learn the token.

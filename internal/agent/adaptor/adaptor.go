@@ -5,11 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"maps"
 	"reflect"
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 
@@ -49,7 +51,18 @@ type reader interface{ content() string }
 // Configured is an adaptor with what its file, or files, say of it.
 type Configured struct {
 	Adaptor
-	Text string
+	Node  *yaml.Node
+	Text  string // that of the node, and of a file that it names
+	Added bool   // by a client, not by the agent's own file
+}
+
+// ID returns what names an adaptor in the paths of an API.
+func (c *Configured) ID() string { return fmt.Sprintf("%08x", crc32.ChecksumIEEE([]byte(c.String()))) }
+
+// RunsCommands reports whether it does.
+func (c *Configured) RunsCommands() bool {
+	_, is := c.Adaptor.(*Exec)
+	return is
 }
 
 // Parse returns the adaptors of a YAML list in a file. The error has a line for each mistake, with its place.
@@ -62,7 +75,9 @@ func Parse(file string, list *yaml.Node) (adaptors []Configured, err error) {
 	for _, node := range list.Content {
 		a, err := parse(node)
 		if err == nil {
-			if name := a.String(); seen[name] > 0 {
+			if name := a.String(); !utf8.ValidString(name) {
+				err = fmt.Errorf("line %d: %q is not UTF-8", node.Line, name)
+			} else if seen[name] > 0 {
 				err = fmt.Errorf("line %d: %s: line %d reads the same: remove one of them", node.Line, name, seen[name])
 			} else {
 				seen[name] = node.Line
@@ -75,7 +90,7 @@ func Parse(file string, list *yaml.Node) (adaptors []Configured, err error) {
 		if r, more := a.(reader); more {
 			text = append(text, r.content()...)
 		}
-		adaptors = append(adaptors, Configured{a, string(text)})
+		adaptors = append(adaptors, Configured{Adaptor: a, Node: node, Text: string(text)})
 	}
 	return adaptors, errors.Join(errs...)
 }

@@ -157,6 +157,7 @@ func (h *HTTP) put(ctx context.Context, part []ingest.Report) error {
 	c.Seq += uint64(c.Samples)
 	err := h.out.Spool.PutOrWait(now, c)
 	if err == nil {
+		h.out.add(c.Samples)
 		h.at = c.Point
 		return nil
 	}

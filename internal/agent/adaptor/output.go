@@ -38,7 +38,8 @@ type Output struct {
 	source string
 	topics *limits.Topics
 	zstd   *zstd.Encoder
-	lost   atomic.Uint64
+	lost   *atomic.Uint64
+	*Activity
 }
 
 // NewOutput returns an Output. source is that of series whose adaptor names none.
@@ -48,7 +49,14 @@ func NewOutput(s *spool.Spool, c clock.Clock, log *slog.Logger, source string) *
 	if err != nil {
 		panic(err) // the options are valid
 	}
-	return &Output{Spool: s, Clock: c, log: log, source: source, topics: limits.NewTopics(c, topicEvery, maxTopics), zstd: z}
+	return &Output{Spool: s, Clock: c, log: log, source: source, topics: limits.NewTopics(c, topicEvery, maxTopics), zstd: z, lost: new(atomic.Uint64), Activity: newActivity(c)}
+}
+
+// ForAdaptor returns the output of one adaptor, with an activity of its own.
+func (o *Output) ForAdaptor() *Output {
+	one := *o
+	one.Activity = newActivity(o.Clock)
+	return &one
 }
 
 // Lost returns how many samples could not be written to the spool.
@@ -56,6 +64,7 @@ func (o *Output) Lost() uint64 { return o.lost.Load() }
 
 // Warn logs what is wrong with a stream, or with what would be one, at most once a minute.
 func (o *Output) Warn(message, stream string, args ...any) {
+	o.warn(message, stream, args)
 	if n, ok := o.topics.Pass(message + "\n" + stream); ok {
 		o.log.Warn(message, append([]any{"stream", stream}, append(args, "suppressed", n)...)...)
 	}
@@ -68,7 +77,10 @@ func (o *Output) Put(stream string, at spool.Point, b *ingest.Batch) {
 }
 
 func (o *Output) put(c spool.Chunk) {
-	if err := o.Spool.Put(c); err != nil {
+	err := o.Spool.Put(c)
+	if err == nil {
+		o.add(c.Samples)
+	} else {
 		o.lost.Add(uint64(c.Samples))
 		o.Warn("dropped samples that cannot be written to the spool", c.Stream, "err", err, "samples", c.Samples)
 	}
@@ -81,6 +93,7 @@ func (o *Output) PutOrWait(ctx context.Context, stream string, at spool.Point, b
 	for {
 		err := o.Spool.PutOrWait(ctx, c)
 		if err == nil {
+			o.add(c.Samples)
 			return true
 		}
 		if ctx.Err() != nil {

@@ -65,6 +65,8 @@ type Options struct {
 	Logger *slog.Logger
 	// MaxBytes bounds the segments. Beyond it the oldest is dropped. The default is 1 GiB.
 	MaxBytes int64
+	// Others are files in the directory that are not the spool's.
+	Others []string
 	// MaxAge is how long a chunk is kept, in time that an agent runs. The default is 24 h.
 	MaxAge time.Duration
 }
@@ -181,7 +183,7 @@ func (s *Spool) load() error {
 	for _, name := range names {
 		number, ok := segmentNumber(name)
 		if !ok {
-			if name != lockName && name != checkpointName && name != checkpointName+nextSuffix && name != "lost+found" {
+			if !slices.Contains([]string{lockName, checkpointName, checkpointName + nextSuffix, "lost+found"}, name) && !slices.Contains(s.opts.Others, name) {
 				return fmt.Errorf("%s is not a spool's: choose a directory for the spool alone", name)
 			}
 			continue
@@ -247,6 +249,13 @@ func (s *Spool) Streams(prefix string) map[string]Point {
 	points := maps.Clone(s.spooled)
 	maps.DeleteFunc(points, func(name string, _ Point) bool { return !strings.HasPrefix(name, prefix) })
 	return points
+}
+
+// Acknowledged returns the sequence id up to which a server has a stream.
+func (s *Spool) Acknowledged(name string) uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.acked[name].Seq
 }
 
 // Forget forgets how far a stream is, since nobody will read it again. Its chunks stay.

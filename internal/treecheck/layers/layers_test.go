@@ -158,7 +158,7 @@ var rules = []rule{
 	// Its samples have the form that ingest takes, so that the decoders of both are the same.
 	{"internal/agent/format", with(nouns, "internal/ingest", "internal/protocol/graphite", "internal/protocol/influx", "internal/protocol/jsonscan")},
 	{"internal/agent/adaptor", with(nouns, "internal/agent/format", "internal/agent/hostmetrics", "internal/agent/spool", "internal/agent/targets", "internal/access", "internal/api", "internal/ingest", "internal/storage", "internal/wire/version")},
-	{"internal/agent", with(nouns, "internal/agent/adaptor", "internal/agent/spool", "internal/ingest", "internal/protocol/remotewrite", "internal/wire/version")},
+	{"internal/agent", with(nouns, "internal/access", "internal/access/route", "internal/agent/adaptor", "internal/agent/spool", "internal/ingest", "internal/protocol/remotewrite", "internal/protocol/respond", "internal/storage/durable", "internal/wire", "internal/wire/version")},
 	{"internal/app/demo", []string{"internal/ingest", "internal/metric"}},
 
 	// What people see at a terminal.
@@ -173,9 +173,11 @@ var rules = []rule{
 
 	// The only wiring of servers, and the programs.
 	{"internal/app", []string{"internal/...", "schema"}},
+	// A program of its own links this, and no store.
+	{"internal/app/hostagent", []string{"internal/access", "internal/agent", "internal/agent/adaptor", "internal/agent/spool", "internal/api", "internal/app/program", "internal/client", "internal/clock", "internal/config"}},
 	{"internal/app/program", []string{"internal/app/terminal", "internal/wire/version"}},
 	{"internal/app/program/programtest", []string{"internal/app/program"}},
-	{"cmd/...", []string{"internal/app", "internal/client", "internal/commands", "internal/config", "internal/app/program", "internal/app/program/programtest"}},
+	{"cmd/...", []string{"internal/app", "internal/app/hostagent", "internal/client", "internal/commands", "internal/config", "internal/app/program", "internal/app/program/programtest"}},
 
 	// Programs and tests that may import everything.
 	{"bench/...", []string{"..."}},
