@@ -36,7 +36,7 @@ run: ## Serve on 127.0.0.1:9095 with demo data (ARGS="--flag ..." adds flags)
 	$(GO) run ./cmd/quern serve --demo $(ARGS)
 
 .PHONY: build
-build: ## Build bin/quern, bin/ingest and bin/aggregator
+build: ## Build bin/quern, bin/quern-agent, bin/ingest and bin/aggregator
 	$(GO) build -trimpath -o bin/ ./cmd/...
 
 .PHONY: release

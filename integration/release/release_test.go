@@ -124,7 +124,7 @@ func TestSameBytes(t *testing.T) {
 func TestArchive(t *testing.T) {
 	dir := unpacked(t)
 	commit := strings.Fields(run(t, "git", "-C", sources, "log", "-1", "--format=%H"))[0]
-	for _, name := range []string{"quern", "ingest", "aggregator"} {
+	for _, name := range []string{"quern", "quern-agent", "ingest", "aggregator"} {
 		path := filepath.Join(dir, name)
 		f, err := elf.Open(path)
 		require.NoError(t, err)
