@@ -35,40 +35,39 @@ var ControlFiles = []string{addedName, addedName + ".next"}
 // added, which it keeps in a file beside the spool. All fields are required.
 type Control struct {
 	Agent *Agent
-	// Own reads the adaptors of the agent's own file.
-	Own func() ([]adaptor.Configured, error)
+	// Own are the adaptors of the agent's own file. After the start, Reload changes them.
+	Own []adaptor.Configured
 	// Dir is that of the spool.
 	Dir string
 	// Commands says whether clients may add adaptors that run commands.
 	Commands bool
 	Logger   *slog.Logger
 
-	mu  sync.Mutex           // for each change
-	own []adaptor.Configured // what Own returned last
+	mu sync.Mutex // for each change
 }
 
 var errStopped = errors.New("the agent stops")
 
-// Load reads all adaptors.
-func (c *Control) Load() (all []adaptor.Configured, err error) {
-	own, err := c.Own()
-	if err != nil {
-		return nil, err
-	}
-	c.own = own
+// Load returns all adaptors.
+func (c *Control) Load() ([]adaptor.Configured, error) {
 	added, err := c.added()
 	return c.all(added), err
 }
 
-// Reload reads all adaptors again, and has the agent run these. It returns how many there are.
-func (c *Control) Reload() (int, error) {
+// Reload has the agent run what its own file has now, and what clients have added. It returns how many there are.
+func (c *Control) Reload(own []adaptor.Configured) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	all, err := c.Load()
-	if err == nil && !c.Agent.Read(all) {
-		err = errStopped
+	added, err := c.added()
+	if err != nil {
+		return 0, err
 	}
-	return len(all), err
+	c.Own = own
+	all := c.all(added)
+	if !c.Agent.Read(all) {
+		return 0, errStopped
+	}
+	return len(all), nil
 }
 
 // added returns the adaptors that clients have added, as YAML.
@@ -111,7 +110,7 @@ func (c *Control) parse(from string, node ...*yaml.Node) (one adaptor.Configured
 
 // all returns the adaptors of the agent's own file, and what clients have added that is not in it. What cannot run is told.
 func (c *Control) all(added []*yaml.Node) []adaptor.Configured {
-	all := slices.Clone(c.own)
+	all := slices.Clone(c.Own)
 	for _, node := range added {
 		one, err := c.parse(filepath.Join(c.Dir, addedName), node)
 		switch {

@@ -33,14 +33,22 @@ type controlled struct {
 
 func newControlled(t *testing.T, dir string) *controlled {
 	c := &controlled{own: "- {type: tail, path: " + dir + "/own.log, format: json}"}
-	c.Control = &Control{Dir: dir, Logger: slog.New(slog.NewTextHandler(&c.warnings, nil)), Own: func() ([]adaptor.Configured, error) {
-		var node yaml.Node
-		require.NoError(t, yaml.Unmarshal([]byte(c.own), &node))
-		return adaptor.Parse("agent.yaml", node.Content[0])
-	}}
+	c.Control = &Control{Dir: dir, Logger: slog.New(slog.NewTextHandler(&c.warnings, nil))}
 	c.running = start(t, Options{}, &counting{n: 2}, &server{})
 	c.Control.Agent = c.running.Agent
 	return c
+}
+
+// reload is what a signal does.
+func (c *controlled) reload(t *testing.T) (int, error) {
+	t.Helper()
+	var node yaml.Node
+	require.NoError(t, yaml.Unmarshal([]byte(c.own), &node))
+	own, err := adaptor.Parse("agent.yaml", node.Content[0])
+	if err != nil {
+		return 0, err
+	}
+	return c.Reload(own)
 }
 
 // ask returns the code of an answer, and its body or message.
@@ -64,7 +72,7 @@ func TestControl(t *testing.T) {
 		file := filepath.Join(dir, "added.log")
 		require.NoError(t, os.WriteFile(file, []byte("m 1\nm what\nm 2\n"), 0o600))
 		c := newControlled(t, dir)
-		n, err := c.Reload()
+		n, err := c.reload(t)
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
 
@@ -101,13 +109,13 @@ quern_agent_read_samples_total{adaptor="tail `+dir+`/own.log"} 0
 
 		c = newControlled(t, dir)
 		defer c.stop()
-		_, err = c.Reload()
+		_, err = c.reload(t)
 		require.NoError(t, err)
 		require.Len(t, c.Control.Agent.Adaptors(), 2)
 		code, text = c.ask(t, "DELETE", "/"+added.ID, "", &added)
 		require.Equal(t, 200, code, text)
 		require.Len(t, c.Control.Agent.Adaptors(), 1)
-		n, err = c.Reload()
+		n, err = c.reload(t)
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
 
@@ -115,7 +123,7 @@ quern_agent_read_samples_total{adaptor="tail `+dir+`/own.log"} 0
 		code, text = c.ask(t, "POST", "", one, &added)
 		require.Equal(t, 200, code, text)
 		c.own = "- " + one
-		_, err = c.Reload()
+		_, err = c.reload(t)
 		require.NoError(t, err)
 		require.Len(t, c.Control.Agent.Adaptors(), 1)
 		code, text = c.ask(t, "DELETE", "/"+added.ID, "", nil)
@@ -129,7 +137,7 @@ func TestControlRefuses(t *testing.T) {
 		dir := t.TempDir()
 		c := newControlled(t, dir)
 		defer c.stop()
-		_, err := c.Reload()
+		_, err := c.reload(t)
 		require.NoError(t, err)
 		own := c.Control.Agent.Adaptors()[0].ID
 		for _, one := range []struct {
@@ -157,7 +165,7 @@ func TestControlRefuses(t *testing.T) {
 		code, text := c.ask(t, "POST", "", "{type: exec, command: [date], format: json}", new(wire.Adaptor))
 		require.Equal(t, 200, code, text)
 		c.Commands = false
-		n, err := c.Reload()
+		n, err := c.reload(t)
 		require.NoError(t, err)
 		require.Equal(t, 1, n, "the others go on")
 		require.Contains(t, c.warnings.String(), "--allow-commands")
@@ -167,7 +175,7 @@ func TestControlRefuses(t *testing.T) {
 		one := "{type: tail, path: " + dir + "/other.log, format: json}"
 		code, text = c.ask(t, "POST", "", one, new(wire.Adaptor))
 		require.Equal(t, 200, code, text)
-		_, err = c.Reload()
+		_, err = c.reload(t)
 		require.ErrorContains(t, err, "tial")
 		require.NoError(t, os.WriteFile(filepath.Join(dir, addedName), []byte("nothing"), 0o600))
 		code, text = c.ask(t, "POST", "", "{type: host}", nil)
@@ -184,7 +192,7 @@ func TestControlStopped(t *testing.T) {
 		c.stop()
 		code, text := c.ask(t, "POST", "", "{type: host}", nil)
 		require.Equal(t, 503, code, text)
-		_, err := c.Reload()
+		_, err := c.reload(t)
 		require.ErrorIs(t, err, errStopped)
 		all, err := c.Load()
 		require.NoError(t, err)

@@ -34,7 +34,11 @@ func Run(ctx context.Context, cfg config.Agent, _, stderr io.Writer) (err error)
 		debug.SetGCPercent(50) // it shares its host with what it measures: memory is worth more than processor time
 	}
 	log := cfg.Logger(stderr)
-	control := &agent.Control{Own: func() ([]adaptor.Configured, error) { return ownAdaptors(cfg) }, Dir: cfg.DataDir, Commands: cfg.AllowCommands, Logger: log}
+	own, err := ownAdaptors(cfg)
+	if err != nil {
+		return err
+	}
+	control := &agent.Control{Own: own, Dir: cfg.DataDir, Commands: cfg.AllowCommands, Logger: log}
 	adaptors, err := control.Load()
 	if err != nil {
 		return err
@@ -82,7 +86,7 @@ func Run(ctx context.Context, cfg config.Agent, _, stderr io.Writer) (err error)
 	signal.Notify(again, syscall.SIGHUP)
 	defer signal.Stop(again)
 	var reloading sync.WaitGroup
-	reloading.Go(func() { reload(ctx, control, again, log) })
+	reloading.Go(func() { reload(ctx, cfg, control, again, log) })
 	a.Run(ctx)
 	reloading.Wait()
 	st := a.Stats()
@@ -121,17 +125,27 @@ func (readers) Identify(r *http.Request) (access.Grant, error) {
 	return access.Grant{Roles: access.Read}, nil
 }
 
-// reload reads the adaptors again when something is received from again, until ctx ends.
-func reload(ctx context.Context, control *agent.Control, again <-chan os.Signal, log *slog.Logger) {
+// reload reads the adaptors of the file again when something is received from again, until ctx ends.
+func reload(ctx context.Context, cfg config.Agent, control *agent.Control, again <-chan os.Signal, log *slog.Logger) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-again:
 		}
-		if n, err := control.Reload(); err == nil {
+		n := 0
+		var own []adaptor.Configured
+		err := cfg.Reload()
+		if err == nil {
+			own, err = ownAdaptors(cfg)
+		}
+		if err == nil {
+			n, err = control.Reload(own)
+		}
+		switch {
+		case err == nil:
 			log.Info("reloaded", "adaptors", n)
-		} else if ctx.Err() == nil {
+		case ctx.Err() == nil:
 			log.Error("reload: the adaptors stay as they were", "err", err)
 		}
 	}
@@ -139,9 +153,6 @@ func reload(ctx context.Context, control *agent.Control, again <-chan os.Signal,
 
 // ownAdaptors returns those of the file of --config, or the host if it names none.
 func ownAdaptors(cfg config.Agent) ([]adaptor.Configured, error) {
-	if err := cfg.Reload(); err != nil {
-		return nil, err
-	}
 	if cfg.Adaptors.IsZero() {
 		h, err := adaptor.NewHost(cfg.Interval)
 		return []adaptor.Configured{{Adaptor: h}}, err

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/quern/quern/internal/agent"
 	"github.com/quern/quern/internal/agent/adaptor"
@@ -32,7 +33,7 @@ func open(t *testing.T, dir string) *spool.Spool {
 
 func newControl(kept *spool.Spool, dir string) *agent.Control {
 	return &agent.Control{
-		Own: func() ([]adaptor.Configured, error) { return nil, nil }, Dir: filepath.Join(dir, "spool"), Logger: quiet,
+		Dir: filepath.Join(dir, "spool"), Logger: quiet,
 		Agent: agent.New(agent.Parts{
 			Output: adaptor.NewOutput(kept, clock.System{}, quiet, "web-1"), Sender: agent.NewFailover(clock.System{}, quiet, nil), Clock: clock.System{}, Logger: quiet,
 		}, agent.Options{}),
@@ -97,4 +98,17 @@ func TestAgentOpen(t *testing.T) {
 		require.Equal(t, want, answer.Code, answer.Body)
 		require.Equal(t, want == http.StatusForbidden, strings.Contains(answer.Body.String(), "--control-token-file"))
 	}
+}
+
+// TestRunFromPipe: the file is read once, since a pipe has nothing more.
+func TestRunFromPipe(t *testing.T) {
+	cfg := config.Agent{Connection: config.Connection{URL: "http://127.0.0.1:1"}, File: "/dev/fd/63", DataDir: t.TempDir()}
+	require.NoError(t, yaml.Unmarshal([]byte("[{type: tail, path: /none, format: json}]"), &cfg.Adaptors))
+	cfg.Adaptors = *cfg.Adaptors.Content[0]
+	ctx, end := context.WithCancel(t.Context())
+	end()
+	var log bytes.Buffer
+	require.NoError(t, Run(ctx, cfg, io.Discard, &log))
+	require.Contains(t, log.String(), "msg=reading adaptors=1")
+	require.NotContains(t, log.String(), "not delivered", "nothing but that file, which is not there")
 }
