@@ -46,7 +46,7 @@ var types = map[string]func() configured{
 }
 
 // reader is an adaptor whose settings are in another file, too.
-type reader interface{ content() string }
+type reader interface{ content() []byte }
 
 // Configured is an adaptor with what its file, or files, say of it.
 type Configured struct {

@@ -49,7 +49,8 @@ type Scrape struct {
 
 	jobs    []*targets.Job
 	clients []*http.Client // of the jobs
-	unlike  [][]any        // messages: what the file asks for that is done in another way
+	text    []byte         // of the file
+	ignored []string       // what it asks for that is not done
 	out     *Output
 	mu      sync.Mutex // of what follows
 	at      spool.Point
@@ -64,9 +65,10 @@ func (s *Scrape) check() (err error) {
 	if s.Config == "" {
 		return errors.New("config: must be the path of a file with scrape_configs, such as /etc/prometheus/prometheus.yml")
 	}
-	if s.jobs, err = targets.Read(s.Config, func(message string, args ...any) {
-		s.unlike = append(s.unlike, append([]any{message}, args...))
-	}); err != nil {
+	if s.text, err = os.ReadFile(s.Config); err == nil {
+		s.jobs, s.ignored, err = targets.Read(s.Config, s.text)
+	}
+	if err != nil {
 		return fmt.Errorf("config: %w", err)
 	}
 	if len(s.jobs) == 0 {
@@ -83,16 +85,13 @@ func (s *Scrape) check() (err error) {
 }
 
 // content implements reader: a reload begins anew when the file has changed.
-func (s *Scrape) content() string {
-	text, _ := os.ReadFile(s.Config) // check has read it
-	return string(text)
-}
+func (s *Scrape) content() []byte { return s.text }
 
 // Run implements Adaptor.
 func (s *Scrape) Run(ctx context.Context, out *Output) {
 	s.out, s.at = out, out.Spool.Stream(s.String())
-	for _, one := range s.unlike {
-		out.Warn(one[0].(string), s.String(), one[1:]...)
+	if s.ignored != nil {
+		out.Warn("settings are ignored that change what Prometheus stores", s.String(), "settings", s.ignored)
 	}
 	var running sync.WaitGroup
 	running.Go(func() {

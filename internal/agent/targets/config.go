@@ -156,16 +156,12 @@ func strictly(text []byte, t any) error {
 var foreign = regexp.MustCompile("not found in type .*")
 
 // Read reads a prometheus.yml. The error names all mistakes with their lines: those of the text, or if there are none, those of the
-// values beside each other. There is one warning of all that is ignored, but changes what Prometheus stores.
-func Read(path string, warn func(message string, args ...any)) (jobs []*Job, err error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
+// values beside each other. ignored are the settings, with their lines, that are ignored but change what Prometheus stores.
+func Read(path string, text []byte) (jobs []*Job, ignored []string, err error) {
 	var whole section[file]
 	if err := strictly(text, &whole); err != nil {
 		mistakes := strings.TrimPrefix(foreign.ReplaceAllString(err.Error(), "is not supported here"), "yaml: unmarshal errors:\n  ")
-		return nil, fmt.Errorf("%s: %s", path, strings.ReplaceAll(mistakes, "\n  ", "\n"+path+": "))
+		return nil, nil, fmt.Errorf("%s: %s", path, strings.ReplaceAll(mistakes, "\n  ", "\n"+path+": "))
 	}
 	var errs []error
 	check := func(line int, section string, err error) {
@@ -174,6 +170,7 @@ func Read(path string, warn func(message string, args ...any)) (jobs []*Job, err
 		}
 	}
 	g := &whole.is.Global
+	ignored = g.untold
 	check(g.line, "global", g.is.fill(Shared{
 		Interval: 60e9, Timeout: 10e9, Protocols: []string{"OpenMetricsText1.0.0", "OpenMetricsText0.0.1", "PrometheusText1.0.0", "PrometheusText0.0.4"},
 	}))
@@ -184,14 +181,11 @@ func Read(path string, warn func(message string, args ...any)) (jobs []*Job, err
 	for _, s := range whole.is.Jobs {
 		j := &s.is
 		j.External = b.Labels()
-		g.untold = append(g.untold, s.untold...)
+		ignored = append(ignored, s.untold...)
 		check(s.line, "job "+j.Name, cmp.Or(j.fill(g.is.Shared), j.check(jobs, filepath.Dir(path))))
 		jobs = append(jobs, j)
 	}
-	if g.untold != nil {
-		warn("settings are ignored that change what Prometheus stores", "file", path, "settings", g.untold)
-	}
-	return jobs, errors.Join(errs...)
+	return jobs, ignored, errors.Join(errs...)
 }
 
 // fill takes what is not set from others, and checks the result.

@@ -142,7 +142,7 @@ FILE: line 7: files, names, url "x.example": there must be one, and the url be c
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			file := write(t, filepath.Join(t.TempDir(), "prometheus.yml"), c.text)
-			_, err := Read(file, nil)
+			_, _, err := Read(file, []byte(c.text))
 			protocols := "OpenMetricsText0.0.1, OpenMetricsText1.0.0, PrometheusProto, PrometheusText0.0.4, PrometheusText1.0.0"
 			require.Equal(t, c.want, strings.NewReplacer(file, "FILE", protocols, "PROTOCOLS").Replace(err.Error())+"\n")
 		})
@@ -150,14 +150,14 @@ FILE: line 7: files, names, url "x.example": there must be one, and the url be c
 }
 
 func read(t *testing.T, dir, text string) []*Job {
-	jobs, err := Read(write(t, filepath.Join(dir, "prometheus.yml"), text), nil)
+	jobs, _, err := Read(filepath.Join(dir, "prometheus.yml"), []byte(text))
 	require.NoError(t, err)
 	return jobs
 }
 
-// TestIgnored: settings that would change what is stored are named, in one warning for the file.
+// TestIgnored: settings that would change what is stored are named.
 func TestIgnored(t *testing.T) {
-	file := write(t, filepath.Join(t.TempDir(), "prometheus.yml"), `
+	_, ignored, err := Read("prometheus.yml", []byte(`
 global:
   evaluation_interval: 15s
   query_log_file: queries.log
@@ -189,15 +189,12 @@ scrape_configs:
     convert_classic_histograms_to_nhcb: false
     extra_scrape_metrics: false
     metric_name_escaping_scheme: allow-utf-8
-`)
-	var warnings []string
-	_, err := Read(file, func(message string, args ...any) {
-		warnings = append(warnings, fmt.Sprint(append([]any{message}, args...)...))
-	})
+`))
 	require.NoError(t, err)
-	require.Equal(t, []string{"settings are ignored that change what Prometheus stores" + "file" + file + "settings" +
-		"[line 5: scrape_native_histograms: true line 6: metric_name_escaping_scheme: underscores line 19: convert_classic_histograms_to_nhcb: true " +
-		"line 20: metric_name_validation_scheme: legacy line 21: extra_scrape_metrics: true line 26: track_timestamps_staleness: true]"}, warnings)
+	require.Equal(t, []string{
+		"line 5: scrape_native_histograms: true", "line 6: metric_name_escaping_scheme: underscores", "line 19: convert_classic_histograms_to_nhcb: true",
+		"line 20: metric_name_validation_scheme: legacy", "line 21: extra_scrape_metrics: true", "line 26: track_timestamps_staleness: true",
+	}, ignored)
 }
 
 // TestDefaults are those of Prometheus, then those of global. Paths begin where the file is.
