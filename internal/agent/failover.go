@@ -31,7 +31,7 @@ type upstream struct {
 	closed time.Duration // until when it asked not to be tried
 }
 
-// NewFailover returns a sender to the servers, the best first.
+// NewFailover returns a sender to the servers, of which there must be one, the best first.
 func NewFailover(c clock.Clock, log *slog.Logger, servers []Sender) *Failover {
 	f := &Failover{clock: c, log: log}
 	for _, s := range servers {
@@ -42,10 +42,8 @@ func NewFailover(c clock.Clock, log *slog.Logger, servers []Sender) *Failover {
 
 // Send implements Sender. The error is that of the last server that was tried.
 func (f *Failover) Send(ctx context.Context, b Batch) (err error) {
-	open, wait := f.order()
-	err = &RetryError{After: wait, Err: errors.New("all servers have asked for time")}
 	var away error
-	for _, s := range open {
+	for _, s := range f.order() {
 		err = s.Send(ctx, b)
 		rejected, retry := (*RejectedError)(nil), (*RetryError)(nil)
 		switch {
@@ -70,19 +68,20 @@ func (f *Failover) Send(ctx context.Context, b Batch) (err error) {
 	return err
 }
 
-// order returns the servers to try, and how long until there is one more.
-func (f *Failover) order() (open []*upstream, wait time.Duration) {
+// order returns the servers to try: those that did not ask for time, or, if all did, the one whose time is over first. The agent has
+// waited then, or it stops and tries once more.
+func (f *Failover) order() (open []*upstream) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := f.clock.Elapsed()
-	wait = maxRetryAfter
 	for _, s := range f.servers {
-		if s.closed > now {
-			wait = min(wait, s.closed-now)
-			continue
+		if s.closed <= now {
+			open = append(open, s)
 		}
-		open = append(open, s)
+	}
+	if open == nil {
+		return []*upstream{slices.MinFunc(f.servers, func(a, b *upstream) int { return cmp.Compare(a.closed, b.closed) })}
 	}
 	slices.SortStableFunc(open, func(a, b *upstream) int { return cmp.Compare(max(a.rests, now), max(b.rests, now)) })
-	return open, wait
+	return open
 }

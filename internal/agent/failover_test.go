@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/ingest"
 )
 
 type sendFunc func(ctx context.Context) error
@@ -58,11 +59,7 @@ func TestFailover(t *testing.T) {
 		send("b", away)
 		answers["b"] = &RetryError{After: time.Hour, Err: away}
 		send("b", answers["b"])
-		tried = ""
-		var retry *RetryError
-		require.ErrorAs(t, f.Send(t.Context(), sample), &retry)
-		require.Equal(t, time.Minute, retry.After, "until the first may be asked")
-		require.Empty(t, tried)
+		send("a", answers["a"]) // the first that may be asked: the agent has waited, or stops
 		time.Sleep(time.Minute)
 		answers["a"] = nil
 		send("a", nil)
@@ -83,5 +80,18 @@ func TestFailoverSilent(t *testing.T) {
 		defer cancel()
 		require.Error(t, f.Send(ctx, sample))
 		require.NoError(t, f.Send(t.Context(), sample))
+	})
+}
+
+// TestFailoverStop: a stop tries a server that has asked for time once more.
+func TestFailoverStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{answer: func(context.Context, []ingest.Measurement) error { return &RetryError{After: time.Hour, Err: errors.New("busy")} }}
+		a := start(t, Options{}, &counting{n: 1}, NewFailover(clock.System{}, slog.New(slog.DiscardHandler), []Sender{s}))
+		after(time.Second)
+		require.Equal(t, 1, s.tries())
+		s.answer = nil
+		a.stop()
+		require.Equal(t, upTo(1), s.values())
 	})
 }
