@@ -3,6 +3,7 @@ package access
 import (
 	"bytes"
 	"crypto/subtle"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -14,6 +15,18 @@ type Secret struct {
 	// File is read for each request.
 	File  string
 	Roles Role
+}
+
+// Check returns why clients of an address cannot be let in: other machines reach it, and there is no file, or it cannot be found.
+func (s Secret) Check(address string) error {
+	switch {
+	case s.File != "":
+		_, err := os.Stat(s.File)
+		return err
+	case !Loopback(address):
+		return errors.New("other machines reach this address: name a file that holds the token which they must send, or listen on 127.0.0.1")
+	}
+	return nil
 }
 
 // Identify implements the door of a server, as Door.Identify does.

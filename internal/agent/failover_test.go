@@ -86,7 +86,9 @@ func TestFailoverSilent(t *testing.T) {
 // TestFailoverStop: a stop tries a server that has asked for time once more.
 func TestFailoverStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &server{answer: func(context.Context, []ingest.Measurement) error { return &RetryError{After: time.Hour, Err: errors.New("busy")} }}
+		s := &server{answer: func(context.Context, []ingest.Measurement) error {
+			return &RetryError{After: time.Hour, Err: errors.New("busy")}
+		}}
 		a := start(t, Options{}, &counting{n: 1}, NewFailover(clock.System{}, slog.New(slog.DiscardHandler), []Sender{s}))
 		after(time.Second)
 		require.Equal(t, 1, s.tries())

@@ -68,14 +68,11 @@ var AgentFlags, FromAgent = command(func(o *options, a *Agent) {
 	o.server().text(&a.ControlTokenFile, "control-token-file", "", "`FILE` that holds the token which clients must show; without one, those of this machine may ask, and change nothing")
 	o.server().boolean(&a.AllowCommands, "allow-commands", false, "allow clients to add adaptors that run commands")
 	o.check(func(*cli.Context) error {
-		if a.Control == "" || a.ControlTokenFile == "" && access.Loopback(a.Control) {
+		if a.Control == "" {
 			return nil
 		}
-		if a.ControlTokenFile == "" {
-			return fmt.Errorf("--control %s: other machines reach this address: name a file that holds the token which clients must show, by --control-token-file, or choose 127.0.0.1", a.Control)
-		}
-		if _, err := os.Stat(a.ControlTokenFile); err != nil {
-			return fmt.Errorf("--control-token-file %w", err)
+		if err := (access.Secret{File: a.ControlTokenFile}).Check(a.Control); err != nil {
+			return fmt.Errorf("--control %s with --control-token-file %q: %w", a.Control, a.ControlTokenFile, err)
 		}
 		return nil
 	})

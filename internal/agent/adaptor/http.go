@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"strings"
 	"sync"
 	"time"
@@ -54,13 +53,7 @@ func (h *HTTP) check() error {
 	if err != nil || port == "" {
 		return errors.New("listen: must be an address and a port, such as 127.0.0.1:9096")
 	}
-	if h.TokenFile == "" {
-		if !access.Loopback(h.Listen) {
-			return errors.New("token-file: other machines reach this address: name a file that holds the token which they must send, or listen on 127.0.0.1")
-		}
-		return nil
-	}
-	if _, err := os.Stat(h.TokenFile); err != nil {
+	if err := (access.Secret{File: h.TokenFile}).Check(h.Listen); err != nil {
 		return fmt.Errorf("token-file: %w", err)
 	}
 	return nil
