@@ -178,6 +178,18 @@ func TestScrapeSame(t *testing.T) {
 	require.Contains(t, log, "a target cannot be scraped")
 }
 
+// TestScrapeKnownLine: a line whose series is known is refused for what a new one is refused for.
+func TestScrapeKnownLine(t *testing.T) {
+	for _, bad := range []string{"0x1p-2", "1_0", "", "1 2 3"} {
+		lines, log := scraped(t, oneTarget, exposed{"h:1": {{body: "n 1\n"}, {body: "n " + bad + "\n"}}}, 20*time.Second)
+		require.Equal(t, []string{
+			"0: n{instance=h:1,job=a}=1" + report(1, 1, 1, 1),
+			"10: n{instance=h:1,job=a}=stale" + report(0, 0, 0, 0),
+		}, lines, bad)
+		require.Contains(t, log, "a target cannot be scraped")
+	}
+}
+
 // TestScrapeLate: a scrape that takes the whole interval does not take the next one's turn.
 func TestScrapeLate(t *testing.T) {
 	lines, _ := scraped(t, strings.ReplaceAll(oneTarget, "5s", "10s"), exposed{"h:1": {{silent: true}}}, 55*time.Second)
