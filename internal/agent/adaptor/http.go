@@ -106,9 +106,10 @@ func (h *HTTP) serve(ctx context.Context) error {
 	return errors.Join(err, web.Close())
 }
 
-// Append implements push.Appender.
+// Append implements push.Appender. All of a request comes into the spool, or nothing: what is sent again without times gets new ones.
 func (h *HTTP) Append(ctx context.Context, reports []ingest.Report) (result ingest.Result, err error) {
 	nowMs := clock.NowMs(h.out.Clock)
+	var chunks []spool.Chunk
 	var part []ingest.Report
 	size := 0
 	for _, r := range reports {
@@ -124,36 +125,39 @@ func (h *HTTP) Append(ctx context.Context, reports []ingest.Report) (result inge
 			}
 			if size >= maxPart {
 				part = append(part, ingest.Report{Source: r.Source, Measurements: r.Measurements[begin : i+1]})
-				if err := h.put(ctx, part); err != nil {
-					return result, err
-				}
+				chunks = append(chunks, h.out.chunk(h.String(), spool.Point{}, "", part))
 				part, size, begin = part[:0], 0, i+1
 			}
 		}
 		part = append(part, ingest.Report{Source: r.Source, Measurements: r.Measurements[begin:]})
 		result.Accepted += len(r.Measurements)
 	}
-	return result, h.put(ctx, part)
+	if result.Accepted == 0 {
+		return result, nil
+	}
+	chunks = append(chunks, h.out.chunk(h.String(), spool.Point{}, "", part))
+	if err := h.put(ctx, chunks, result.Accepted); err != nil {
+		return ingest.Result{}, err
+	}
+	return result, nil
 }
 
-// put puts a part of a request into the spool.
-func (h *HTTP) put(ctx context.Context, part []ingest.Report) error {
-	c := h.out.chunk(h.String(), spool.Point{}, "", part)
-	if c.Samples == 0 {
-		return nil
-	}
+// put puts the chunks of a request, which have so many samples, into the spool.
+func (h *HTTP) put(ctx context.Context, chunks []spool.Chunk, samples int) error {
 	now, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	end(errFull) // it does not wait
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	c.Point = h.at
-	c.Seq += uint64(c.Samples)
-	err := h.out.Spool.PutOrWait(now, c)
-	if err == nil {
-		h.out.add(c.Samples)
-		h.at = c.Point
-		return nil
+	at := h.at
+	for i := range chunks {
+		at.Seq += uint64(chunks[i].Samples)
+		chunks[i].Point = at
 	}
-	h.out.Warn("refused samples that cannot be written to the spool", h.String(), "err", err)
-	return fmt.Errorf("%w: %w", storage.ErrUnavailable, err)
+	if err := h.out.Spool.PutOrWait(now, chunks...); err != nil {
+		h.out.Warn("refused samples that cannot be written to the spool", h.String(), "err", err)
+		return fmt.Errorf("%w: %w", storage.ErrUnavailable, err)
+	}
+	h.out.add(samples)
+	h.at = at
+	return nil
 }

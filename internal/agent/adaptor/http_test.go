@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"os"
@@ -161,6 +162,33 @@ func TestHTTPFull(t *testing.T) {
 	require.Len(t, samples, kept)
 	require.Positive(t, kept)
 	require.Contains(t, running.lines.find("refused samples"), "http 127.0.0.1:0")
+	require.NoError(t, r.Spool.Close())
+}
+
+// TestHTTPWhole: of a request that has several chunks, nothing is kept if there is no room for all.
+func TestHTTPWhole(t *testing.T) {
+	r := &rig{clock: clock.NewSimulated(begin), log: new(bytes.Buffer)}
+	r.disk = spool.Options{FS: spool.Memory(), Clock: r.clock, Logger: slog.New(slog.DiscardHandler), MaxBytes: 16 << 20}
+	r.open(t)
+	running := runHTTP(t, r, &HTTP{Listen: "127.0.0.1:0"})
+	var request strings.Builder
+	for i := range 60_000 {
+		fmt.Fprintf(&request, "m,n=%d value=%v\n", i, math.Sqrt(float64(i)))
+	}
+	code, text := running.post(t, "/write", request.String())
+	require.Equal(t, 204, code, text)
+	kept := r.Spool.Stream("http 127.0.0.1:0")
+	bytes := r.Spool.Rest(spool.Position{})
+	chunk := spool.Chunk{Stream: "other", Data: make([]byte, 10_000)}
+	for r.Spool.Rest(spool.Position{}) < 14<<20-bytes/2 {
+		require.NoError(t, r.Spool.PutOrWait(t.Context(), chunk))
+	}
+	code, _ = running.post(t, "/write", request.String())
+	require.Equal(t, 503, code)
+	require.Equal(t, kept, r.Spool.Stream("http 127.0.0.1:0"))
+	code, _ = running.post(t, "/write", "m value=1")
+	require.Equal(t, 204, code, "a small one has room")
+	running.stop()
 	require.NoError(t, r.Spool.Close())
 }
 

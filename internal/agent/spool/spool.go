@@ -324,15 +324,15 @@ func (s *Spool) Cut() (end Position, err error) {
 // Put appends a chunk. If the spool is full, it drops the oldest ones.
 // After an error the chunk may come, or not.
 func (s *Spool) Put(c Chunk) error {
-	_, err := s.put(&c, false)
+	_, err := s.put([]Chunk{c}, false)
 	return err
 }
 
-// PutOrWait appends a chunk. While the spool is full, it waits until something has gone, or ctx ends.
-// After an error the chunk may come, or not.
-func (s *Spool) PutOrWait(ctx context.Context, c Chunk) error {
+// PutOrWait appends chunks together. While they have no room, it waits until something has gone, or ctx ends: then none comes.
+// After another error they may come, or not.
+func (s *Spool) PutOrWait(ctx context.Context, chunks ...Chunk) error {
 	for {
-		full, err := s.put(&c, true)
+		full, err := s.put(chunks, true)
 		if full == nil {
 			return err
 		}
@@ -344,18 +344,20 @@ func (s *Spool) PutOrWait(ctx context.Context, c Chunk) error {
 	}
 }
 
-// put appends a chunk. If the spool is full, it drops the oldest segments, or, for what can wait, returns a channel that is closed
+// put appends chunks. If the spool is full, it drops the oldest segments, or, for what can wait, returns a channel that is closed
 // when there may be room.
-func (s *Spool) put(c *Chunk, canWait bool) (full <-chan struct{}, err error) {
+func (s *Spool) put(chunks []Chunk, canWait bool) (full <-chan struct{}, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.running()
-	b, err := appendRecord(nil, c, now)
-	if err != nil {
-		return nil, err
+	var b []byte
+	for i := range chunks {
+		if b, err = appendRecord(b, &chunks[i], now); err != nil {
+			return nil, err
+		}
 	}
 	if int64(len(b)) > s.opts.MaxBytes/4 {
-		return nil, fmt.Errorf("a chunk of the stream %q has %d bytes, more than a quarter of the spool", c.Stream, len(b))
+		return nil, fmt.Errorf("what came at once for the stream %q has %d bytes, more than a quarter of the spool", chunks[0].Stream, len(b))
 	}
 	s.expire(now)
 	bytes := int64(len(b))
@@ -385,8 +387,11 @@ func (s *Spool) put(c *Chunk, canWait bool) (full <-chan struct{}, err error) {
 		}
 		return nil, err
 	}
-	g.bytes, g.samples, g.newest = g.bytes+int64(len(b)), g.samples+c.Samples, now
-	raise(s.spooled, c)
+	g.bytes, g.newest = g.bytes+int64(len(b)), now
+	for i := range chunks {
+		g.samples += chunks[i].Samples
+		raise(s.spooled, &chunks[i])
+	}
 	close(s.more)
 	s.more = make(chan struct{})
 	return nil, nil
