@@ -133,7 +133,9 @@ const maxRetryAfter = 5 * time.Minute
 //  3. At most one request is under way, and one of the newest beside a backlog.
 type Agent struct {
 	opts   Options
-	wanted chan wanted
+	first  []adaptor.Configured
+	wanted chan []adaptor.Configured
+	runs   chan struct{} // receives once what was wanted runs
 	out    *adaptor.Output
 	sender Sender
 	clock  clock.Clock
@@ -146,12 +148,6 @@ type Agent struct {
 	running map[string]*started // by text
 
 	delivered, rejected, refused atomic.Uint64
-}
-
-// wanted are the adaptors that an agent is to run.
-type wanted struct {
-	adaptors []adaptor.Configured
-	done     chan struct{} // closed once they run
 }
 
 // started is an adaptor that runs.
@@ -189,11 +185,11 @@ func New(p Parts, o Options) *Agent {
 	if o.Jitter == nil {
 		o.Jitter = rand.Float64
 	}
-	first := make(chan wanted, 1)
-	first <- wanted{p.Adaptors, make(chan struct{})}
 	return &Agent{
 		opts:    o,
-		wanted:  first,
+		first:   p.Adaptors,
+		wanted:  make(chan []adaptor.Configured),
+		runs:    make(chan struct{}),
 		running: map[string]*started{},
 		stopped: make(chan struct{}),
 		out:     p.Output,
@@ -247,14 +243,9 @@ func (a *Agent) Run(ctx context.Context) {
 // Read has the agent run these adaptors from now on. Those that it runs with the same text go on, and the others end first. It returns
 // false if the agent has stopped.
 func (a *Agent) Read(adaptors []adaptor.Configured) bool {
-	w := wanted{adaptors, make(chan struct{})}
 	select {
-	case a.wanted <- w:
-	case <-a.stopped:
-		return false
-	}
-	select {
-	case <-w.done:
+	case a.wanted <- adaptors:
+		<-a.runs
 		return true
 	case <-a.stopped:
 		return false
@@ -264,23 +255,21 @@ func (a *Agent) Read(adaptors []adaptor.Configured) bool {
 // read runs adaptors until ctx ends.
 func (a *Agent) read(ctx context.Context) {
 	defer close(a.stopped)
+	a.change(ctx, a.first)
 	for {
 		select {
 		case <-ctx.Done():
-			a.endOthers(nil)
+			a.change(ctx, nil)
 			return
-		case w := <-a.wanted:
-			a.endOthers(w.adaptors)
-			for _, one := range w.adaptors {
-				a.start(ctx, one)
-			}
-			close(w.done)
+		case wanted := <-a.wanted:
+			a.change(ctx, wanted)
+			a.runs <- struct{}{}
 		}
 	}
 }
 
-// endOthers ends the adaptors that are not wanted.
-func (a *Agent) endOthers(wanted []adaptor.Configured) {
+// change ends the adaptors that are not wanted, and starts those that are and do not run.
+func (a *Agent) change(ctx context.Context, wanted []adaptor.Configured) {
 	for text, one := range a.snapshot() {
 		if !slices.ContainsFunc(wanted, func(w adaptor.Configured) bool { return w.Text == text }) {
 			one.end()
@@ -288,6 +277,9 @@ func (a *Agent) endOthers(wanted []adaptor.Configured) {
 			delete(a.running, text)
 			a.mu.Unlock()
 		}
+	}
+	for _, one := range wanted {
+		a.start(ctx, one)
 	}
 }
 
