@@ -49,10 +49,13 @@ func (j *Job) Discover(ctx context.Context, c clock.Clock, warn func(message str
 		now, wait := append([]Target{}, static...), time.Hour
 		for _, d := range slices.Concat(j.Files, j.DNS, j.HTTP) {
 			if d.due == 0 || d.due <= c.Elapsed() {
-				d.found = j.look(ctx, d, warn)
+				j.look(ctx, d, warn)
 				d.due = c.Elapsed() + time.Duration(d.Refresh)
 			}
-			now, wait = append(now, d.found...), min(wait, d.due-c.Elapsed())
+			for _, targets := range d.known {
+				now = append(now, targets...)
+			}
+			wait = min(wait, d.due-c.Elapsed())
 		}
 		slices.SortFunc(now, Target.compare)
 		now = slices.CompactFunc(now, func(a, b Target) bool { return a.compare(b) == 0 })
@@ -135,7 +138,6 @@ type discovery struct {
 	resolver *net.Resolver
 	due      time.Duration       // when to look, by the clock's Elapsed
 	known    map[string][]Target // by source
-	found    []Target
 }
 
 // UnmarshalYAML is called by yaml.
@@ -149,22 +151,20 @@ func (d *discovery) UnmarshalYAML(decode func(any) error) error {
 	switch d.Type = strings.ToUpper(d.Type); {
 	case len(d.Names) > 0 && d.Type != "SRV" && (d.Port == 0 || d.Type != "A" && d.Type != "AAAA"):
 		return fmt.Errorf("type %q, port %d: must be SRV, or A or AAAA with a port", d.Type, d.Port)
-	case len(d.Files)+len(d.Names) == 0 && (err != nil || u.Host == ""):
-		return fmt.Errorf("files, names, url %q: there must be one, and the url be complete", d.URL)
-	}
-	switch {
-	case len(d.Files) > 0:
-		d.Refresh = min(cmp.Or(d.Refresh, 30e9), 30e9) // nobody tells that they changed, as Prometheus is told
 	case len(d.Names) > 0:
 		d.Refresh = cmp.Or(d.Refresh, 30e9)
+	case len(d.Files) > 0:
+		d.Refresh = min(cmp.Or(d.Refresh, 30e9), 30e9) // nobody tells that they changed, as Prometheus is told
+	case err != nil || u.Host == "":
+		return fmt.Errorf("files, names, url %q: there must be one, and the url be complete", d.URL)
 	default:
 		d.Refresh = cmp.Or(d.Refresh, 60e9)
 	}
 	return d.Client.Validate()
 }
 
-// look returns what the sources of a discovery have now, and what those that fail had before.
-func (j *Job) look(ctx context.Context, d *discovery, warn func(message string, args ...any)) (all []Target) {
+// look has a discovery know what its sources have now, and what those that fail had before.
+func (j *Job) look(ctx context.Context, d *discovery, warn func(message string, args ...any)) {
 	sources := slices.Clone(d.Names)
 	for _, pattern := range d.Files {
 		paths, _ := filepath.Glob(pattern)
@@ -181,10 +181,8 @@ func (j *Job) look(ctx context.Context, d *discovery, warn func(message string, 
 		} else if ctx.Err() == nil {
 			warn("targets cannot be discovered; those known stay", "job", j.Name, "source", source, "err", err)
 		}
-		all = append(all, known[source]...)
 	}
 	d.known = known
-	return all
 }
 
 // read returns the groups of a source, and the label for its name.
