@@ -60,7 +60,7 @@ func (j *Job) Discover(ctx context.Context, c clock.Clock, warn func(message str
 		slices.SortFunc(now, Target.compare)
 		now = slices.CompactFunc(now, func(a, b Target) bool { return a.compare(b) == 0 })
 		if j.TargetLimit > 0 && len(now) > int(j.TargetLimit) {
-			warn("there are more targets than target_limit: all are down", "job", j.Name, "targets", len(now), "limit", j.TargetLimit)
+			warn("there are more targets than target_limit: all are down", "targets", len(now), "limit", j.TargetLimit)
 			for i := range now {
 				now[i].Refused = true
 			}
@@ -78,7 +78,7 @@ func (j *Job) targets(groups []targetgroup.Group, more model.LabelSet, warn func
 	for _, g := range groups {
 		for _, labels := range g.Targets {
 			if t, keep, err := j.target(g.Labels.Merge(labels).Merge(more)); err != nil {
-				warn("a target cannot be scraped", "job", j.Name, "target", labels, "labels", more, "err", err)
+				warn("a target cannot be scraped", "target", labels, "labels", more, "err", err)
 			} else if keep {
 				targets = append(targets, t)
 			}
@@ -96,7 +96,7 @@ func (j *Job) target(discovered model.LabelSet) (t Target, keep bool, err error)
 	query := url.Values{}
 	for name, values := range j.Params {
 		query[name] = values
-		b.Set(model.ParamLabelPrefix+name, append(slices.Clone(values), "")[0])
+		b.Set(model.ParamLabelPrefix+name, j.Params.Get(name))
 	}
 	for name, value := range discovered {
 		if value != "" {
@@ -179,7 +179,7 @@ func (j *Job) look(ctx context.Context, d *discovery, warn func(message string, 
 		if groups, label, err := d.read(ctx, source); err == nil {
 			known[source] = j.targets(groups, model.LabelSet{label: model.LabelValue(source)}, warn)
 		} else if ctx.Err() == nil {
-			warn("targets cannot be discovered; those known stay", "job", j.Name, "source", source, "err", err)
+			warn("targets cannot be discovered; those known stay", "source", source, "err", err)
 		}
 	}
 	d.known = known
