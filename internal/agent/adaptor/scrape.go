@@ -132,22 +132,21 @@ func (s *Scrape) flush() {
 // run scrapes the targets of a job until ctx ends.
 func (s *Scrape) run(ctx context.Context, j *targets.Job, client *http.Client) {
 	var scraping sync.WaitGroup
-	running := map[string]*target{}
+	running := map[targets.Target]*target{}
 	warn := func(message string, args ...any) { s.out.Warn(message, s.String()+" "+j.Name, args...) }
 	j.Discover(ctx, s.out.Clock, warn, func(found []targets.Target) {
 		before := running
-		running = map[string]*target{}
-		stay := map[string]*target{} // by labels
+		running = map[targets.Target]*target{}
+		stay := map[labels.Labels]*target{}
 		for _, one := range found {
-			key := fmt.Sprint(one)
-			if running[key] = before[key]; running[key] == nil {
-				running[key] = s.newTarget(one, j, client)
-				stay[one.Labels.String()] = running[key]
+			if running[one] = before[one]; running[one] == nil {
+				running[one] = s.newTarget(one, j, client)
+				stay[one.Labels] = running[one]
 			}
-			delete(before, key)
+			delete(before, one)
 		}
 		for _, t := range before {
-			if next := stay[t.Labels.String()]; next != nil {
+			if next := stay[t.Labels]; next != nil {
 				next.before = t
 				t.end(nil)
 			} else {

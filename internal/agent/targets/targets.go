@@ -28,7 +28,7 @@ import (
 	"github.com/quern/quern/internal/clock"
 )
 
-// Target is what is scraped.
+// Target is what is scraped. It can be the key of a map: labels that are the same are equal.
 type Target struct {
 	URL               string
 	Labels            labels.Labels // with job and instance
@@ -58,14 +58,14 @@ func (j *Job) Discover(ctx context.Context, c clock.Clock, warn func(message str
 			wait = min(wait, d.due-c.Elapsed())
 		}
 		slices.SortFunc(now, Target.compare)
-		now = slices.CompactFunc(now, func(a, b Target) bool { return a.compare(b) == 0 })
+		now = slices.Compact(now)
 		if j.TargetLimit > 0 && len(now) > int(j.TargetLimit) {
 			warn("there are more targets than target_limit: all are down", "targets", len(now), "limit", j.TargetLimit)
 			for i := range now {
 				now[i].Refused = true
 			}
 		}
-		if ctx.Err() == nil && (last == nil || !slices.EqualFunc(last, now, func(a, b Target) bool { return a.compare(b) == 0 && a.Refused == b.Refused })) {
+		if ctx.Err() == nil && (last == nil || !slices.Equal(last, now)) {
 			last = now
 			found(now)
 		}
