@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/gzip"
-	"github.com/prometheus/common/config"
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/relabel"
@@ -48,9 +47,8 @@ type Scrape struct {
 	Config string `yaml:"config"`
 
 	jobs    []*targets.Job
-	clients []*http.Client // of the jobs
-	text    []byte         // of the file
-	ignored []string       // what it asks for that is not done
+	text    []byte   // of the file
+	ignored []string // what it asks for that is not done
 	out     *Output
 	mu      sync.Mutex // of what follows
 	at      spool.Point
@@ -74,13 +72,6 @@ func (s *Scrape) check() (err error) {
 	if len(s.jobs) == 0 {
 		return fmt.Errorf("config: %s has no scrape_configs", s.Config)
 	}
-	for _, j := range s.jobs {
-		client, err := config.NewClientFromConfig(j.Client, j.Name)
-		if err != nil {
-			return fmt.Errorf("config: %s, job %s: %w", s.Config, j.Name, err)
-		}
-		s.clients = append(s.clients, client)
-	}
 	return nil
 }
 
@@ -101,8 +92,8 @@ func (s *Scrape) Run(ctx context.Context, out *Output) {
 			s.mu.Unlock()
 		})
 	})
-	for i, j := range s.jobs {
-		running.Go(func() { s.run(ctx, j, s.clients[i]) })
+	for _, j := range s.jobs {
+		running.Go(func() { s.run(ctx, j) })
 	}
 	running.Wait()
 	s.flush()
@@ -130,7 +121,7 @@ func (s *Scrape) flush() {
 }
 
 // run scrapes the targets of a job until ctx ends.
-func (s *Scrape) run(ctx context.Context, j *targets.Job, client *http.Client) {
+func (s *Scrape) run(ctx context.Context, j *targets.Job) {
 	var scraping sync.WaitGroup
 	running := map[targets.Target]*target{}
 	warn := func(message string, args ...any) { s.out.Warn(message, s.String()+" "+j.Name, args...) }
@@ -140,7 +131,7 @@ func (s *Scrape) run(ctx context.Context, j *targets.Job, client *http.Client) {
 		stay := map[labels.Labels]*target{}
 		for _, one := range found {
 			if running[one] = before[one]; running[one] == nil {
-				running[one] = s.newTarget(one, j, client)
+				running[one] = s.newTarget(one, j)
 				stay[one.Labels] = running[one]
 			}
 			delete(before, one)
@@ -162,7 +153,7 @@ func (s *Scrape) run(ctx context.Context, j *targets.Job, client *http.Client) {
 		}
 	})
 	scraping.Wait()
-	client.CloseIdleConnections()
+	j.HTTPClient.CloseIdleConnections()
 }
 
 // target is what is scraped.
@@ -170,7 +161,6 @@ type target struct {
 	targets.Target
 	*Scrape
 	job    *targets.Job
-	client *http.Client
 	stream string    // for the log
 	report [5][]byte // the labels of up, and of the others of a scrape
 	last   []byte    // the series of the last scrape, see page
@@ -179,8 +169,8 @@ type target struct {
 	ended  chan struct{}
 }
 
-func (s *Scrape) newTarget(one targets.Target, j *targets.Job, client *http.Client) *target {
-	t := &target{Target: one, Scrape: s, job: j, client: client, stream: s.String() + " " + j.Name + " " + one.URL, ended: make(chan struct{})}
+func (s *Scrape) newTarget(one targets.Target, j *targets.Job) *target {
+	t := &target{Target: one, Scrape: s, job: j, stream: s.String() + " " + j.Name + " " + one.URL, ended: make(chan struct{})}
 	for i, name := range []string{"up", "scrape_duration_seconds", "scrape_samples_scraped", "scrape_samples_post_metric_relabeling", "scrape_series_added"} {
 		b := labels.NewBuilder(one.Labels)
 		b.Set(model.MetricNameLabel, name)
@@ -335,7 +325,7 @@ func (t *target) fetch(ctx context.Context, to *bytes.Buffer) (kind string, err 
 	req.Header.Set("User-Agent", "quern-agent/"+version.Read().Version)
 	req.Header.Set("X-Prometheus-Scrape-Timeout-Seconds", strconv.FormatFloat(t.Timeout.Seconds(), 'f', -1, 64))
 	req.Header.Set("Accept-Encoding", "gzip")
-	resp, err := t.client.Do(req)
+	resp, err := t.job.HTTPClient.Do(req)
 	if err == nil {
 		defer resp.Body.Close()
 		kind = resp.Header.Get("Content-Type")

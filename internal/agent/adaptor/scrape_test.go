@@ -83,8 +83,8 @@ func scraped(t *testing.T, yml string, e exposed, d time.Duration, meanwhile ...
 		r.Clock = clock.System{}
 		s := &Scrape{Config: file}
 		require.NoError(t, s.check())
-		for i := range s.clients {
-			s.clients[i] = &http.Client{Transport: e}
+		for _, j := range s.jobs {
+			j.HTTPClient = &http.Client{Transport: e}
 		}
 		for _, f := range meanwhile {
 			time.AfterFunc(d/2, f)
@@ -316,7 +316,7 @@ scrape_configs:
 // TestRelabelHidden: a label that its target's hides gets a name that nobody has.
 func TestRelabelHidden(t *testing.T) {
 	one := targets.Target{Labels: labels.FromStrings("a", "t", "exported_a", "t")}
-	encoded, err := new(Scrape).newTarget(one, &targets.Job{}, nil).relabel(labels.FromStrings("__name__", "m", "a", "x"))
+	encoded, err := new(Scrape).newTarget(one, &targets.Job{}).relabel(labels.FromStrings("__name__", "m", "a", "x"))
 	require.NoError(t, err)
 	var got prompb.TimeSeries
 	require.NoError(t, got.Unmarshal(encoded))
@@ -365,11 +365,11 @@ func BenchmarkScrape(b *testing.B) {
 	require.NoError(b, s.check())
 	one := targets.Target{URL: "http://h:1/metrics", Timeout: time.Minute}
 	n := 0
-	client := &http.Client{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
+	s.jobs[0].HTTPClient = &http.Client{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
 		n++
 		return exposed{"h:1": answers[n%len(answers):]}.RoundTrip(r)
 	})}
-	t := s.newTarget(one, s.jobs[0], client)
+	t := s.newTarget(one, s.jobs[0])
 	b.ReportAllocs()
 	for i := range b.N {
 		t.scrape(b.Context(), begin.UnixMilli()+int64(i)*15_000)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -44,10 +45,11 @@ type Job struct {
 	HonorLabels      bool                    `yaml:"honor_labels"`             // a sample's labels win over those of its target
 	HonorTimestamps  bool                    `yaml:"honor_timestamps"`         // a sample keeps the time that it has
 	FallbackProtocol string                  `yaml:"fallback_scrape_protocol"` // for an answer without Content-Type; in MediaTypes, or ""
-	Client           config.HTTPClientConfig `yaml:",inline"`                  // for requests to targets
-	MetricRelabel    []*relabel.Config       `yaml:"metric_relabel_configs"`   // of samples
-	External         labels.Labels           `yaml:"-"`                        // external_labels of global, for what has no such label
-	MetricsPath      string                  `yaml:"metrics_path"`             // from here on, what Discover makes targets of
+	Client           config.HTTPClientConfig `yaml:",inline"`
+	HTTPClient       *http.Client            `yaml:"-"`                      // for requests to targets, as Client says
+	MetricRelabel    []*relabel.Config       `yaml:"metric_relabel_configs"` // of samples
+	External         labels.Labels           `yaml:"-"`                      // external_labels of global, for what has no such label
+	MetricsPath      string                  `yaml:"metrics_path"`           // from here on, what Discover makes targets of
 	Scheme           string                  `yaml:"scheme"`
 	Params           url.Values              `yaml:"params"`
 	Relabel          []*relabel.Config       `yaml:"relabel_configs"`
@@ -213,8 +215,8 @@ func known(key string, protocols ...string) error {
 	return nil
 }
 
-// check checks a job beside those before it, and has its paths begin at a directory.
-func (j *Job) check(jobs []*Job, dir string) error {
+// check checks a job beside those before it, has its paths begin at a directory, and makes its client.
+func (j *Job) check(jobs []*Job, dir string) (err error) {
 	if j.Name == "" || slices.ContainsFunc(jobs, func(other *Job) bool { return other.Name == j.Name }) {
 		return errors.New("job_name: each job must have its own")
 	}
@@ -233,5 +235,9 @@ func (j *Job) check(jobs []*Job, dir string) error {
 		}
 	}
 	j.Client.SetDirectory(dir)
-	return cmp.Or(known("fallback_scrape_protocol", cmp.Or(j.FallbackProtocol, "PrometheusProto")), j.Client.Validate())
+	if err := cmp.Or(known("fallback_scrape_protocol", cmp.Or(j.FallbackProtocol, "PrometheusProto")), j.Client.Validate()); err != nil {
+		return err
+	}
+	j.HTTPClient, err = config.NewClientFromConfig(j.Client, j.Name)
+	return err
 }

@@ -117,6 +117,7 @@ scrape_configs:
       - {action: hashmod, target_label: x}
   - {job_name: d, metric_relabel_configs: [null]}
   - {job_name: e, http_sd_configs: [null]}
+  - {job_name: f, tls_config: {ca_file: /none.pem}}
 `, `FILE: line 2: global: scrape_timeout: 2m is longer than scrape_interval, 1m
 FILE: line 4: job a: scrape_timeout: 6s is longer than scrape_interval, 5s
 FILE: line 5: job a: job_name: each job must have its own
@@ -124,6 +125,7 @@ FILE: line 6: job b: at most one of basic_auth, oauth2, bearer_token & bearer_to
 FILE: line 7: job c: relabel configuration for hashmod requires non-zero modulus
 FILE: line 10: job d: relabel action cannot be empty
 FILE: line 11: job e: a discovery is empty
+FILE: line 12: job f: unable to read CA cert: unable to read file /none.pem: open /none.pem: no such file or directory
 `},
 		{"discovery", `
 scrape_configs:
