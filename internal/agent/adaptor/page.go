@@ -18,12 +18,11 @@ type page struct {
 	timeMs               int64
 	scraped, kept, added int
 
-	memory  []byte         // where the texts and labels lie that were known before
-	series  []series       // the known ones, and behind them those that are new
-	known   int            // how many were known
-	index   map[string]int // of the series, by text and by labels, once one came that was not the next
-	order   []int          // of the series in this scrape
-	changed bool           // the series are not what they were, or not in this order
+	memory  []byte             // where the texts and labels of the known series lie
+	known   []series           // those of the last scrape, in its order
+	index   map[string]*series // by text and by labels, once one came that was not the next
+	order   []*series          // those of this scrape, in its order
+	changed bool               // they are not those that were known, or not in this order
 }
 
 // series is one of a target.
@@ -44,7 +43,7 @@ var unzstd, _ = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1)) // it has no
 func recall(last []byte, timeMs int64) *page {
 	p := pages.Get().(*page)
 	memory, _ := unzstd.DecodeAll(last, p.memory[:0]) // it was in memory all the time
-	*p = page{timeMs: timeMs, body: p.body[:0], memory: memory, series: p.series[:0], order: p.order[:0]}
+	*p = page{timeMs: timeMs, body: p.body[:0], memory: memory, known: p.known[:0], order: p.order[:0]}
 	for rest := memory; len(rest) > 0; {
 		var s series
 		var n int
@@ -54,20 +53,18 @@ func recall(last []byte, timeMs int64) *page {
 		rest = rest[n:]
 		timed, n := protowire.ConsumeVarint(rest)
 		s.timed, rest = protowire.DecodeBool(timed), rest[n:]
-		p.series = append(p.series, s)
+		p.known = append(p.known, s)
 	}
-	p.known = len(p.series)
 	return p
 }
 
 // keep keeps the series of a scrape.
 func (t *target) keep(p *page) {
-	if !p.changed && len(p.order) == p.known {
+	if !p.changed && len(p.order) == len(p.known) {
 		return
 	}
 	var all []byte
-	for _, i := range p.order {
-		s := &p.series[i]
+	for _, s := range p.order {
 		all = protowire.AppendBytes(protowire.AppendBytes(all, s.text), s.labels)
 		all = protowire.AppendVarint(all, protowire.EncodeBool(s.timed))
 	}
@@ -81,16 +78,16 @@ func (p *page) add(labels []byte, v float64, timeMs int64) {
 
 // drop drops the samples, but not the counts.
 func (p *page) drop() {
-	p.body, p.order, p.series, p.changed = p.body[:0], p.order[:0], p.series[:p.known], true
-	for i := range p.series {
-		p.series[i].seen = false
+	p.body, p.order = p.body[:0], p.order[:0]
+	for i := range p.known {
+		p.known[i].seen = false
 	}
 }
 
 // end appends a stale marker for each known series that this scrape does not have.
 func (p *page) end() {
-	for i := range p.series[:p.known] {
-		if s := &p.series[i]; !s.seen && len(s.labels) > 0 && !s.timed {
+	for i := range p.known {
+		if s := &p.known[i]; !s.seen && len(s.labels) > 0 && !s.timed {
 			p.add(s.labels, staleMarker, p.timeMs)
 		}
 	}
@@ -102,53 +99,38 @@ const byLabels = "\xff"
 // find returns the series with a text, nil if it is new.
 func (p *page) find(text []byte) *series {
 	if p.index == nil {
-		if next := len(p.order); next < p.known && bytes.Equal(p.series[next].text, text) {
-			return p.meet(next)
+		if next := len(p.order); next < len(p.known) && bytes.Equal(p.known[next].text, text) {
+			return &p.known[next]
 		}
 		p.changed = true
-		p.index = make(map[string]int, 2*p.known)
-		for i := range p.series {
-			p.learn(i)
+		p.index = make(map[string]*series, 2*len(p.known))
+		for i := range p.known {
+			p.learn(&p.known[i])
 		}
 	}
-	if i, known := p.index[string(text)]; known {
-		return p.meet(i)
-	}
-	return nil
+	return p.index[string(text)]
 }
 
 // learn notes a series in the index.
-func (p *page) learn(i int) {
-	s := &p.series[i]
-	p.index[string(s.text)] = i
+func (p *page) learn(s *series) {
+	p.index[string(s.text)] = s
 	if len(s.labels) > 0 {
-		p.index[byLabels+string(s.labels)] = i
+		p.index[byLabels+string(s.labels)] = s
 	}
-}
-
-// meet returns a series, which this scrape has.
-func (p *page) meet(i int) *series {
-	s := &p.series[i]
-	if !s.seen {
-		p.order = append(p.order, i)
-	}
-	return s
 }
 
 // found returns the series with a new text. Its labels may be known: after relabeling, many texts can have the same.
 func (p *page) found(text, labels []byte) *series {
-	if i, known := p.index[byLabels+string(labels)]; known {
-		s := p.meet(i)
+	if s := p.index[byLabels+string(labels)]; s != nil {
 		if !s.seen {
 			s.text = bytes.Clone(text)
 		}
 		return s
 	}
-	i := len(p.series)
-	p.series = append(p.series, series{text: bytes.Clone(text), labels: labels})
-	p.learn(i)
+	s := &series{text: bytes.Clone(text), labels: labels}
+	p.learn(s)
 	if len(labels) > 0 {
 		p.added++
 	}
-	return p.meet(i)
+	return s
 }

@@ -293,18 +293,18 @@ func (t *target) read(p *page, text []byte, kind string) error {
 // skim takes the lines of a text as long as they have the series of the last scrape, in its order, and no time. It returns the rest. Most
 // texts have no more than an end then; to parse them would take longer than all else.
 func (t *target) skim(p *page, text []byte) (rest []byte, err error) {
-	for i := 0; i < p.known && err == nil; i++ {
+	for i := 0; i < len(p.known) && err == nil; i++ {
 		for bytes.HasPrefix(text, []byte("# HELP ")) || bytes.HasPrefix(text, []byte("# TYPE ")) {
 			_, text, _ = bytes.Cut(text, []byte("\n"))
 		}
-		line, same := bytes.CutPrefix(text, p.series[i].text)
+		line, same := bytes.CutPrefix(text, p.known[i].text)
 		digits, next, whole := bytes.Cut(line, []byte("\n"))
 		v, wrong := strconv.ParseFloat(string(bytes.TrimPrefix(digits, []byte(" "))), 64)
 		if !same || !whole || wrong != nil || digits[0] != ' ' || bytes.ContainsAny(digits, "pP_") {
 			break
 		}
 		text = next
-		err = t.take(p, p.meet(i), nil, v)
+		err = t.take(p, &p.known[i], nil, v)
 	}
 	return text, err
 }
@@ -383,7 +383,10 @@ func (t *target) sample(p *page, parser textparse.Parser) error {
 // take adds a sample of a series. at is nil if the target gives it no time.
 func (t *target) take(p *page, s *series, at *int64, v float64) error {
 	twice := s.seen && at == nil
-	s.seen = true
+	if !s.seen {
+		s.seen = true
+		p.order = append(p.order, s)
+	}
 	p.scraped++
 	if len(s.labels) == 0 {
 		return nil
