@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
-	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -160,15 +159,4 @@ func (e *encoder) append(source string, ms []ingest.Measurement) {
 		e.body = e.body[:len(e.body)+size]
 		_, _ = e.MarshalToSizedBuffer(e.body[len(e.body)-size:]) // it has no error
 	}
-}
-
-// appendSample appends a series with a sample to a request. Its labels are encoded already.
-func appendSample(body, labels []byte, v float64, timeMs int64) []byte {
-	sample := protowire.SizeTag(1) + protowire.SizeFixed64() + protowire.SizeTag(2) + protowire.SizeVarint(uint64(timeMs))
-	size := len(labels) + protowire.SizeTag(2) + protowire.SizeBytes(sample)
-	b := protowire.AppendVarint(protowire.AppendTag(body, 1, protowire.BytesType), uint64(size))
-	b = append(b, labels...)
-	b = protowire.AppendVarint(protowire.AppendTag(b, 2, protowire.BytesType), uint64(sample))
-	b = protowire.AppendFixed64(protowire.AppendTag(b, 1, protowire.Fixed64Type), math.Float64bits(v))
-	return protowire.AppendVarint(protowire.AppendTag(b, 2, protowire.VarintType), uint64(timeMs))
 }

@@ -71,9 +71,15 @@ func (t *target) keep(p *page) {
 	t.last = t.out.zstd.EncodeAll(all, nil)
 }
 
-// add appends a sample of a series.
+// add appends a series with a sample to the request.
 func (p *page) add(labels []byte, v float64, timeMs int64) {
-	p.body = appendSample(p.body, labels, v, timeMs)
+	sample := protowire.SizeTag(1) + protowire.SizeFixed64() + protowire.SizeTag(2) + protowire.SizeVarint(uint64(timeMs))
+	size := len(labels) + protowire.SizeTag(2) + protowire.SizeBytes(sample)
+	b := protowire.AppendVarint(protowire.AppendTag(p.body, 1, protowire.BytesType), uint64(size))
+	b = append(b, labels...)
+	b = protowire.AppendVarint(protowire.AppendTag(b, 2, protowire.BytesType), uint64(sample))
+	b = protowire.AppendFixed64(protowire.AppendTag(b, 1, protowire.Fixed64Type), math.Float64bits(v))
+	p.body = protowire.AppendVarint(protowire.AppendTag(b, 2, protowire.VarintType), uint64(timeMs))
 }
 
 // drop drops the samples, but not the counts.
@@ -81,15 +87,6 @@ func (p *page) drop() {
 	p.body, p.order = p.body[:0], p.order[:0]
 	for i := range p.known {
 		p.known[i].seen = false
-	}
-}
-
-// end appends a stale marker for each known series that this scrape does not have.
-func (p *page) end() {
-	for i := range p.known {
-		if s := &p.known[i]; !s.seen && len(s.labels) > 0 && !s.timed {
-			p.add(s.labels, staleMarker, p.timeMs)
-		}
 	}
 }
 

@@ -211,12 +211,21 @@ func (t *target) run(ctx context.Context) {
 	if scraped && errors.Is(context.Cause(ctx), errGone) {
 		p := recall(t.last, clock.NowMs(t.out.Clock))
 		defer pages.Put(p)
-		p.end()
-		for _, labels := range t.report {
-			p.add(labels, staleMarker, p.timeMs)
-		}
-		t.put(p)
+		t.finish(p, staleMarker, staleMarker, staleMarker, staleMarker, staleMarker)
 	}
+}
+
+// finish puts a page, with a stale marker for each known series that it has not, and with the values of the report.
+func (t *target) finish(p *page, report ...float64) {
+	for i := range p.known {
+		if s := &p.known[i]; !s.seen && len(s.labels) > 0 && !s.timed {
+			p.add(s.labels, staleMarker, p.timeMs)
+		}
+	}
+	for i, v := range report {
+		p.add(t.report[i], v, p.timeMs)
+	}
+	t.put(p)
 }
 
 // scrape scrapes once.
@@ -243,11 +252,7 @@ func (t *target) scrape(ctx context.Context, timeMs int64) {
 		p.drop()
 		up = 0
 	}
-	p.end()
-	for i, v := range []float64{up, took.Seconds(), float64(p.scraped), float64(p.kept), float64(p.added)} {
-		p.add(t.report[i], v, timeMs)
-	}
-	t.put(p)
+	t.finish(p, up, took.Seconds(), float64(p.scraped), float64(p.kept), float64(p.added))
 	t.keep(p)
 }
 
