@@ -19,7 +19,7 @@ type page struct {
 	scraped, kept, added int
 
 	memory  []byte             // where the texts and labels of the known series lie
-	known   []series           // those of the last scrape, in its order
+	known   []series           // those of the last scrape that had any, in its order
 	index   map[string]*series // by text and by labels, once one came that was not the next
 	order   []*series          // those of this scrape, in its order
 	changed bool               // they are not those that were known, or not in this order
@@ -58,9 +58,10 @@ func recall(last []byte, timeMs int64) *page {
 	return p
 }
 
-// keep keeps the series of a scrape.
+// keep keeps the series of a scrape. One that failed, or brought none, changes nothing: those that come back are no new ones.
 func (t *target) keep(p *page) {
-	if !p.changed && len(p.order) == len(p.known) {
+	t.stale = len(p.order) == 0
+	if t.stale || !p.changed && len(p.order) == len(p.known) {
 		return
 	}
 	var all []byte

@@ -163,7 +163,8 @@ type target struct {
 	job    *targets.Job
 	stream string    // for the log
 	report [5][]byte // the labels of up, and of the others of a scrape
-	last   []byte    // the series of the last scrape, see page
+	last   []byte    // the series of the last scrape that had any, see page
+	stale  bool      // these have ended: a later scrape had none
 	before *target   // one with the same labels, but such as another URL: its series go on
 	end    context.CancelCauseFunc
 	ended  chan struct{}
@@ -185,7 +186,7 @@ func (t *target) run(ctx context.Context) {
 	scraped := t.before != nil
 	if scraped {
 		<-t.before.ended
-		t.last, t.before = t.before.last, nil
+		t.last, t.stale, t.before = t.before.last, t.before.stale, nil
 	}
 	intervalMs := t.Interval.Milliseconds()
 	offsetMs := int64(t.Labels.Hash() % uint64(intervalMs))
@@ -218,7 +219,7 @@ func (t *target) run(ctx context.Context) {
 // finish puts a page, with a stale marker for each known series that it has not, and with the values of the report.
 func (t *target) finish(p *page, report ...float64) {
 	for i := range p.known {
-		if s := &p.known[i]; !s.seen && len(s.labels) > 0 && !s.timed {
+		if s := &p.known[i]; !t.stale && !s.seen && len(s.labels) > 0 && !s.timed {
 			p.add(s.labels, staleMarker, p.timeMs)
 		}
 	}

@@ -178,6 +178,27 @@ func TestScrapeSame(t *testing.T) {
 	require.Contains(t, log, "a target cannot be scraped")
 }
 
+// TestScrapeReturns: what a target had before it failed is not new, and ends only once, also if it does not return.
+func TestScrapeReturns(t *testing.T) {
+	lines, _ := scraped(t, oneTarget, exposed{"h:1": {
+		{body: "m 1\nn 1\n"},
+		{code: 500},
+		{code: 500},
+		{body: "m 2\n"},
+		{},
+		{body: "m 3\n"},
+	}}, 60*time.Second)
+	const m, n = "m{instance=h:1,job=a}", "n{instance=h:1,job=a}"
+	require.Equal(t, []string{
+		"0: " + m + "=1 " + n + "=1" + report(1, 2, 2, 2),
+		"10: " + m + "=stale " + n + "=stale" + report(0, 0, 0, 0),
+		"20:" + report(0, 0, 0, 0),
+		"30: " + m + "=2" + report(1, 1, 1, 0),
+		"40: " + m + "=stale" + report(1, 0, 0, 0),
+		"50: " + m + "=3" + report(1, 1, 1, 0),
+	}, lines)
+}
+
 // TestScrapeKnownLine: a line whose series is known is refused for what a new one is refused for.
 func TestScrapeKnownLine(t *testing.T) {
 	for _, bad := range []string{"0x1p-2", "1_0", "", "1 2 3"} {
