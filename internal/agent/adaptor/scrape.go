@@ -422,11 +422,11 @@ func (t *target) relabel(exposed labels.Labels) ([]byte, error) {
 	b := labels.NewBuilder(exposed)
 	var hidden []labels.Label
 	t.Labels.Range(func(l labels.Label) {
-		switch {
-		case t.job.HonorLabels && exposed.Has(l.Name):
+		if t.job.HonorLabels && exposed.Has(l.Name) {
 			return
-		case exposed.Get(l.Name) != "":
-			hidden = append(hidden, labels.Label{Name: l.Name, Value: exposed.Get(l.Name)})
+		}
+		if other := exposed.Get(l.Name); other != "" {
+			hidden = append(hidden, labels.Label{Name: l.Name, Value: other})
 		}
 		b.Set(l.Name, l.Value)
 	})
@@ -438,16 +438,16 @@ func (t *target) relabel(exposed labels.Labels) ([]byte, error) {
 		}
 		b.Set(name, l.Value)
 	}
-	if !relabel.ProcessBuilder(b, t.job.MetricRelabel...) || b.Labels().IsEmpty() {
+	keep := relabel.ProcessBuilder(b, t.job.MetricRelabel...)
+	all := b.Labels()
+	if !keep || all.IsEmpty() {
 		return nil, nil
 	}
-	if all := b.Labels(); !all.IsValid(model.UTF8Validation) || all.Get(model.MetricNameLabel) == "" {
+	if !all.IsValid(model.UTF8Validation) || !all.Has(model.MetricNameLabel) {
 		return nil, fmt.Errorf("%s has no name, or labels that are not UTF-8", all)
 	}
-	n := 0
 	var err error
-	b.Range(func(l labels.Label) {
-		n++
+	all.Range(func(l labels.Label) {
 		if most := t.job.LabelNameLengthLimit; most > 0 && len(l.Name) > int(most) {
 			err = fmt.Errorf("the name of the label %.50q has more than %d bytes, the label_name_length_limit", l.Name, most)
 		}
@@ -455,8 +455,8 @@ func (t *target) relabel(exposed labels.Labels) ([]byte, error) {
 			err = fmt.Errorf("a value of the label %s has more than %d bytes, the label_value_length_limit", l.Name, most)
 		}
 	})
-	if most := t.job.LabelLimit; most > 0 && n > int(most) {
-		err = fmt.Errorf("%s has more than %d labels, the label_limit", b.Get(model.MetricNameLabel), most)
+	if most := t.job.LabelLimit; most > 0 && all.Len() > int(most) {
+		err = fmt.Errorf("%s has more than %d labels, the label_limit", all.Get(model.MetricNameLabel), most)
 	}
 	return t.encode(b), err
 }
@@ -468,8 +468,7 @@ func (t *target) encode(b *labels.Builder) []byte {
 			b.Set(l.Name, l.Value)
 		}
 	})
-	var s prompb.TimeSeries
-	b.Labels().Range(func(l labels.Label) { s.Labels = append(s.Labels, prompb.Label{Name: l.Name, Value: l.Value}) })
+	s := prompb.TimeSeries{Labels: prompb.FromLabels(b.Labels(), nil)}
 	encoded, _ := s.Marshal() // it has no error
 	return encoded
 }
