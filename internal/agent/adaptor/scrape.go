@@ -304,9 +304,10 @@ func (t *target) skim(p *page, text []byte) (rest []byte, err error) {
 			_, text, _ = bytes.Cut(text, []byte("\n"))
 		}
 		line, same := bytes.CutPrefix(text, p.known[i].text)
+		line, space := bytes.CutPrefix(line, []byte(" "))
 		digits, next, whole := bytes.Cut(line, []byte("\n"))
-		v, wrong := strconv.ParseFloat(string(bytes.TrimPrefix(digits, []byte(" "))), 64)
-		if !same || !whole || wrong != nil || digits[0] != ' ' || bytes.ContainsAny(digits, "pP_") {
+		v, wrong := strconv.ParseFloat(string(digits), 64)
+		if !same || !space || !whole || wrong != nil || bytes.ContainsAny(digits, "pP_") {
 			break
 		}
 		text = next
