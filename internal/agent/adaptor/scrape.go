@@ -35,11 +35,8 @@ const (
 	maxPage   = 64 << 20 // what becomes of it
 )
 
-var (
-	errRefused = errors.New("its job has more targets than its target_limit")
-	// errGone ends a target that is not discovered any more.
-	errGone = errors.New("it is not discovered any more")
-)
+// errGone ends a target.
+var errGone = errors.New("it is not discovered any more")
 
 // Scrape scrapes what the scrape_configs of a prometheus.yml name, as Prometheus does: with up and the other series of a scrape, and with
 // stale markers. Native histograms are left out. Its stream counts samples.
@@ -235,10 +232,7 @@ func (t *target) scrape(ctx context.Context, timeMs int64) {
 	text := answers.Get().(*bytes.Buffer)
 	defer answers.Put(text)
 	text.Reset()
-	kind, err := "", errRefused
-	if !t.Refused {
-		kind, err = t.fetch(ctx, text)
-	}
+	kind, err := t.fetch(ctx, text)
 	if ctx.Err() != nil {
 		return
 	}
@@ -318,6 +312,9 @@ func (t *target) skim(p *page, text []byte) (rest []byte, err error) {
 
 // fetch asks the target. It returns the content type of the answer.
 func (t *target) fetch(ctx context.Context, to *bytes.Buffer) (kind string, err error) {
+	if t.Refused {
+		return "", errors.New("its job has more targets than its target_limit")
+	}
 	ctx, cancel := context.WithTimeoutCause(ctx, t.Timeout, fmt.Errorf("no whole answer within the scrape_timeout of %s", t.Timeout))
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, t.URL, http.NoBody)
