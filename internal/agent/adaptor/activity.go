@@ -29,31 +29,24 @@ func newActivity(c clock.Clock) *Activity {
 	return &Activity{clock: c, begun: now, last: now}
 }
 
-// add counts samples.
+// add counts samples, and lets the averages be those of now. They are exponential, as the load average of Unix is.
 func (a *Activity) add(n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.fade()
-	for i, span := range rateSpans {
-		a.averages[i] += float64(n) / span.Seconds()
-	}
-	a.samples += uint64(n)
-}
-
-// fade lets the averages be those of now. They are exponential, as the load average of Unix is.
-func (a *Activity) fade() {
 	now := a.clock.Elapsed()
 	for i, span := range rateSpans {
 		a.averages[i] *= math.Exp(-float64(now-a.last) / float64(span))
+		a.averages[i] += float64(n) / span.Seconds()
 	}
+	a.samples += uint64(n)
 	a.last = now
 }
 
 // Samples returns how many were spooled, and how many a second over each of 1, 5 and 10 minutes.
 func (a *Activity) Samples() (n uint64, rates [3]float64) {
+	a.add(0)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.fade()
 	for i, span := range rateSpans {
 		if age := a.last - a.begun; age > 0 {
 			rates[i] = a.averages[i] / (1 - math.Exp(-float64(age)/float64(span)))
