@@ -15,7 +15,7 @@ import (
 // collector measures; hostmetrics.Collector implements it. Along with an error it may return what
 // it could measure.
 type collector interface {
-	Collect(ctx context.Context) ([]hostmetrics.Measurement, error)
+	Collect(ctx context.Context) ([]ingest.Measurement, error)
 }
 
 // Host measures the host at a fixed interval.
@@ -93,17 +93,10 @@ func (h *Host) collect(ctx context.Context, out *Output, tMs int64) {
 	if len(measured) == 0 {
 		return
 	}
-	var b ingest.Batch
-	var labels []metric.Label
-	for _, m := range measured {
-		labels = append(labels[:0], m.Labels...)
-		if h.Source != "" {
-			labels = append(labels, metric.Label{Name: metric.SourceLabel, Value: h.Source})
-		}
-		b.Series(m.Metric, labels)
-		b.Add(tMs, m.Value)
+	for i := range measured {
+		measured[i].TimeMs = tMs
 	}
 	at := out.Spool.Stream(hostStream)
 	at.Seq += uint64(len(measured))
-	out.Put(hostStream, at, &b)
+	out.put(out.chunk(hostStream, at, out.source, []ingest.Report{{Source: h.Source, Measurements: measured}}))
 }

@@ -11,22 +11,22 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quern/quern/internal/agent/hostmetrics"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
 )
 
 // collectorFunc makes a function a collector.
-type collectorFunc func() ([]hostmetrics.Measurement, error)
+type collectorFunc func() ([]ingest.Measurement, error)
 
-func (f collectorFunc) Collect(context.Context) ([]hostmetrics.Measurement, error) { return f() }
+func (f collectorFunc) Collect(context.Context) ([]ingest.Measurement, error) { return f() }
 
 // counting returns a collector of a metric that counts up from 0.
 func counting() collector {
 	n := -1.0
-	return collectorFunc(func() ([]hostmetrics.Measurement, error) {
+	return collectorFunc(func() ([]ingest.Measurement, error) {
 		n++
-		return []hostmetrics.Measurement{{Metric: "m", Labels: []metric.Label{{Name: "a", Value: "b"}}, Value: n}}, nil
+		return []ingest.Measurement{{Metric: "m", Labels: []metric.Label{{Name: "a", Value: "b"}}, Value: n}}, nil
 	})
 }
 
@@ -86,8 +86,8 @@ func TestPartOfTheHostCannotBeRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		r.Clock = clock.System{}
-		ended(t, &Host{Interval: span(10 * time.Second), collector: collectorFunc(func() ([]hostmetrics.Measurement, error) {
-			return []hostmetrics.Measurement{{Metric: "good", Value: 1}}, errors.New("diskstats: permission denied")
+		ended(t, &Host{Interval: span(10 * time.Second), collector: collectorFunc(func() ([]ingest.Measurement, error) {
+			return []ingest.Measurement{{Metric: "good", Value: 1}}, errors.New("diskstats: permission denied")
 		})}, r.Output, 25*time.Second)
 		samples, _ := spooled(t, r.Spool)
 		require.Len(t, samples, 3)

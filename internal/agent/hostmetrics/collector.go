@@ -13,15 +13,9 @@ import (
 
 	"github.com/shirou/gopsutil/v4/disk"
 
+	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
 )
-
-// Measurement is one measured value. Labels hold neither name nor source.
-type Measurement struct {
-	Metric string
-	Labels []metric.Label
-	Value  float64
-}
 
 // Collector reads the host's metrics. It is for one goroutine at a time.
 type Collector struct {
@@ -76,7 +70,7 @@ func New(names ...string) (*Collector, error) {
 	return c, nil
 }
 
-// Collect measures everything once. Series and their order stay the same from call to call, as long
+// Collect measures everything once, without the time and the source. Series and their order stay the same from call to call, as long
 // as the host has the same file systems and devices.
 //
 // A failing source does not affect the others: Collect returns what it could read, along with an
@@ -85,12 +79,12 @@ func New(names ...string) (*Collector, error) {
 //
 // host_cpu_usage_ratio is the mean since the previous call. In the first call it is the mean since
 // the host started.
-func (c *Collector) Collect(ctx context.Context) ([]Measurement, error) {
-	var out []Measurement
+func (c *Collector) Collect(ctx context.Context) ([]ingest.Measurement, error) {
+	var out []ingest.Measurement
 	add := func(name string, value float64, labels ...metric.Label) {
 		// No real measurement is infinite or NaN. If a driver says so, it is wrong.
 		if !math.IsNaN(value) && !math.IsInf(value, 0) {
-			out = append(out, Measurement{Metric: name, Labels: labels, Value: value})
+			out = append(out, ingest.Measurement{Metric: name, Labels: labels, Value: value})
 		}
 	}
 	var errs []error

@@ -9,6 +9,7 @@ import (
 	"github.com/shirou/gopsutil/v4/disk"
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
 )
 
@@ -58,7 +59,7 @@ func TestAFailingSourceSpoilsNoOther(t *testing.T) {
 	ms, err := c.Collect(t.Context())
 	require.ErrorIs(t, err, broken)
 	require.EqualError(t, err, "half: broken")
-	require.Equal(t, []Measurement{{Metric: "a", Value: 1}, {Metric: "b", Value: 2}}, ms)
+	require.Equal(t, []ingest.Measurement{{Metric: "a", Value: 1}, {Metric: "b", Value: 2}}, ms)
 }
 
 func TestCollectEndsWithItsContext(t *testing.T) {

@@ -147,7 +147,7 @@ var rules = []rule{
 	{"internal/protocol/graphite", with(nouns, "internal/ingest", "internal/storage")},
 
 	// The other end of the wire, which is no part of the server.
-	{"internal/agent/hostmetrics", []string{"internal/metric"}},
+	{"internal/agent/hostmetrics", []string{"internal/ingest", "internal/metric"}},
 	// Nor is the verification, also where a server asks itself: it shares no code with the grinding, only the storage format of
 	// percentiles.
 	{"internal/client", []string{"internal/wire/version", "internal/wire"}},
