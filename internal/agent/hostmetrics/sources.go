@@ -135,16 +135,11 @@ func realMounts(partitions []disk.PartitionStat) []string {
 			byDevice[p.Device] = p.Mountpoint
 		}
 	}
-	var mounts []string
-	onUnix := true
-	for _, at := range byDevice {
-		mounts = append(mounts, at)
-		onUnix = onUnix && strings.HasPrefix(at, "/")
+	mounts := slices.Sorted(maps.Values(byDevice))
+	hasDrives := slices.ContainsFunc(mounts, func(at string) bool { return !strings.HasPrefix(at, "/") })
+	if !hasDrives && !slices.Contains(mounts, "/") {
+		mounts = slices.Insert(mounts, 0, "/")
 	}
-	if onUnix && !slices.Contains(mounts, "/") {
-		mounts = append(mounts, "/")
-	}
-	slices.Sort(mounts)
 	return mounts
 }
 
