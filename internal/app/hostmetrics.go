@@ -22,13 +22,8 @@ func (s *server) hostMetrics(ctx context.Context) {
 		s.log.Warn("host metrics are not collected", "err", err)
 		return
 	}
-	host, err := adaptor.NewHost(hostMetricsInterval)
-	if err != nil {
-		s.log.Warn("host metrics are not collected", "err", err)
-		return
-	}
 	agent.New(agent.Parts{
-		Adaptors: []adaptor.Configured{{Adaptor: host}}, Output: adaptor.NewOutput(kept, s.clk, s.log, hostagent.HostName(s.cfg.Source)),
+		Adaptors: []adaptor.Configured{{Adaptor: adaptor.NewHost(hostMetricsInterval)}}, Output: adaptor.NewOutput(kept, s.clk, s.log, hostagent.HostName(s.cfg.Source)),
 		Sender: &localSender{ingest: s.engine.Ingest}, Clock: s.clk, Logger: s.log,
 	}, agent.Options{}).Run(ctx)
 }

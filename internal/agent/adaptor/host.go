@@ -33,10 +33,10 @@ type Host struct {
 // hostStream is the stream of what the host is. It counts samples.
 const hostStream = "host"
 
-// NewHost returns a Host that has all collectors.
-func NewHost(interval time.Duration) (*Host, error) {
-	h := &Host{Interval: span(interval)}
-	return h, h.check()
+// NewHost returns a Host that has all collectors. The interval is whole milliseconds, at least 1ms.
+func NewHost(interval time.Duration) *Host {
+	all, _ := hostmetrics.New() // it fails only for a name that it does not know
+	return &Host{Interval: span(interval), collector: all}
 }
 
 func (h *Host) check() (err error) {

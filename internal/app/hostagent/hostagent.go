@@ -154,8 +154,7 @@ func reload(ctx context.Context, cfg config.Agent, control *agent.Control, again
 // ownAdaptors returns those of the file of --config, or the host if it names none.
 func ownAdaptors(cfg config.Agent) ([]adaptor.Configured, error) {
 	if cfg.Adaptors.IsZero() {
-		h, err := adaptor.NewHost(cfg.Interval)
-		return []adaptor.Configured{{Adaptor: h}}, err
+		return []adaptor.Configured{{Adaptor: adaptor.NewHost(cfg.Interval)}}, nil
 	}
 	return adaptor.Parse("--config "+cfg.File, &cfg.Adaptors)
 }
