@@ -6,14 +6,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
+	"maps"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/quern/quern/internal/agent/format"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/wire/excerpt"
@@ -62,7 +64,7 @@ func (e *Exec) check() error {
 		return e.checkLines()
 	}
 	e.Prefix = cmp.Or(e.Prefix, "nagios_")
-	if set := e.Options; set.TimeField+set.TimeLayout+set.MetricField+set.Count+set.Separator+set.Pattern != "" || len(set.LabelFields)+len(set.ValueFields)+len(set.Columns) > 0 {
+	if !reflect.DeepEqual(e.Options, format.Options{Format: nagios, Labels: e.Labels, Prefix: e.Prefix}) {
 		return errors.New("format: nagios uses only labels, prefix and source")
 	}
 	return nil
@@ -156,12 +158,10 @@ var datum = regexp.MustCompile(`('(?:[^'=]|'')+'|[^\s'=]+)=(-?[0-9.]+(?:[eE][-+]
 // performance adds what a Nagios plugin says: its state, which is its exit code, and its performance data as the metric value with
 // the labels perfdata and unit. https://nagios-plugins.org/doc/guidelines.html
 func (e *Exec) performance(text []byte, code int, nowMs int64, b *ingest.Batch) {
-	labels := []metric.Label{{Name: "check", Value: filepath.Base(e.Command[0])}}
-	for name, value := range e.allLabels() {
-		if name == "check" {
-			labels[0].Value = value
-			continue
-		}
+	all := map[string]string{"check": filepath.Base(e.Command[0])}
+	maps.Copy(all, e.allLabels())
+	var labels []metric.Label
+	for name, value := range all {
 		labels = append(labels, metric.Label{Name: name, Value: value})
 	}
 	if code >= 0 {
@@ -173,18 +173,16 @@ func (e *Exec) performance(text []byte, code int, nowMs int64, b *ingest.Batch) 
 		if !ok {
 			continue
 		}
-		rest := datum.ReplaceAllFunc(data, func(one []byte) []byte {
-			m := datum.FindSubmatch(one)
+		for _, m := range datum.FindAllSubmatch(data, -1) {
 			value, ok := metric.ParseDecimal(string(m[2]))
-			if string(m[2]) == "U" || !ok || math.IsInf(value, 0) {
-				return nil // the plugin could not determine it
+			if !ok {
+				continue // U: the plugin could not determine it
 			}
 			name := strings.ReplaceAll(strings.Trim(string(m[1]), "'"), "''", "'")
-			b.Series(e.Prefix+"value", append(labels[:len(labels):len(labels)], metric.Label{Name: "perfdata", Value: name}, metric.Label{Name: "unit", Value: string(m[3])}))
+			b.Series(e.Prefix+"value", append(labels, metric.Label{Name: "perfdata", Value: name}, metric.Label{Name: "unit", Value: string(m[3])}))
 			b.Add(nowMs, value)
-			return nil
-		})
-		if rest = bytes.TrimSpace(rest); len(rest) > 0 {
+		}
+		if rest := bytes.TrimSpace(datum.ReplaceAll(data, nil)); len(rest) > 0 {
 			b.Reject(ingest.ReasonInvalidValue, "%s is not performance data", excerpt.Quoted(string(rest)))
 		}
 	}
