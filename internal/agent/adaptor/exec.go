@@ -100,6 +100,8 @@ func (e *Exec) run(ctx context.Context, out *Output, tickMs int64) {
 
 // output runs the command. It returns what it wrote, also if it failed, and its exit code, -1 if it has none.
 func (e *Exec) output(ctx context.Context) ([]byte, int, error) {
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
 	ctx, cancel := context.WithTimeoutCause(ctx, time.Duration(e.Timeout), fmt.Errorf("killed after %s", time.Duration(e.Timeout)))
 	defer cancel()
 	cmd := exec.CommandContext(ctx, e.Command[0], e.Command[1:]...)
@@ -107,7 +109,8 @@ func (e *Exec) output(ctx context.Context) ([]byte, int, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	kill := func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.Cancel, cmd.WaitDelay = kill, outlive
-	text, complaint := limited{max: maxOutput}, limited{max: maxComplaint, drop: true}
+	text := limited{max: maxOutput, full: func() { end(fmt.Errorf("it wrote more than %d bytes", maxOutput)) }}
+	complaint := limited{max: maxComplaint, full: func() {}}
 	cmd.Stdout, cmd.Stderr = &text, &complaint
 	err := cmd.Start()
 	if err != nil {
@@ -117,13 +120,10 @@ func (e *Exec) output(ctx context.Context) ([]byte, int, error) {
 	_ = kill() // what it has left behind; there is nothing if it fails
 	code := cmd.ProcessState.ExitCode()
 	switch {
-	case text.full || ctx.Err() != nil:
+	case ctx.Err() != nil:
 		// The last line may lack its end.
 		text.kept.Truncate(bytes.LastIndexByte(text.kept.Bytes(), '\n') + 1)
 		err = context.Cause(ctx)
-		if text.full {
-			err = fmt.Errorf("it wrote more than %d bytes", maxOutput)
-		}
 	case e.Format == nagios && code >= 0 && code <= 3 || errors.Is(err, exec.ErrWaitDelay):
 		err = nil
 	case err != nil && complaint.kept.Len() > 0:
@@ -132,24 +132,20 @@ func (e *Exec) output(ctx context.Context) ([]byte, int, error) {
 	return text.kept.Bytes(), code, err
 }
 
-// limited keeps the beginning of what is written to it. Unless it drops the rest, that is an error, which ends the command.
+// limited keeps the beginning of what is written to it.
 type limited struct {
-	kept       bytes.Buffer // not embedded: its ReadFrom would keep all
-	max        int
-	drop, full bool
+	kept bytes.Buffer // not embedded: its ReadFrom would keep all
+	max  int
+	full func() // is called when something is not kept
 }
 
 func (l *limited) Write(p []byte) (int, error) {
 	fits := min(len(p), l.max-l.kept.Len())
-	l.full = l.full || fits < len(p)
 	l.kept.Write(p[:fits])
-	if l.drop {
-		return len(p), nil
+	if fits < len(p) {
+		l.full()
 	}
-	if l.full {
-		return fits, errors.New("too much output")
-	}
-	return fits, nil
+	return len(p), nil
 }
 
 // datum is one of a Nagios plugin's performance data, 'label'=value[unit];[warn];[crit];[min];[max]. A quote within a label is doubled.
