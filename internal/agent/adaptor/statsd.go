@@ -53,6 +53,8 @@ type statsd struct {
 	events        string // what is wrong with the first of them
 }
 
+var quantiles = []float64{0.5, 0.9, 0.95, 0.99}
+
 var kinds = map[string]byte{"c": 'c', "g": 'g', "s": 's', "ms": 'm', "h": 'm', "d": 'm'}
 
 // tally is a series, or those of a timer.
@@ -60,12 +62,12 @@ type tally struct {
 	name   string
 	labels []metric.Label
 	kind   byte // c, g, s, or m for a timer
-	some   bool // a value came
 	begun  bool // it has a sample
 	last   time.Duration
 
-	value, count float64 // the value is the sum of a timer
-	orders       int     // of its tags
+	value  float64 // the sum of a timer, and how many values a set has
+	count  float64 // how many values came, scaled by the sampling rates
+	orders int     // of its tags
 	// What came in the interval, nil if nothing did.
 	sketch *ddsketch.DDSketch
 	set    map[string]struct{}
@@ -118,7 +120,9 @@ func (s *statsd) read(line []byte, now time.Duration) (problem string) {
 				t.set = map[string]struct{}{}
 			}
 			s.values += len(values) + mapOverhead
-			t.some, t.set[string(values)] = true, struct{}{}
+			t.set[string(values)] = struct{}{}
+			t.value = float64(len(t.set))
+			t.count++
 		}
 		return ""
 	}
@@ -146,9 +150,9 @@ func (s *statsd) read(line []byte, now time.Duration) (problem string) {
 		case kind == 'm' && t.sketch.AddWithCount(value, weight) != nil:
 			return "the value is too large"
 		default:
-			t.value, t.count = t.value+value*weight, t.count+weight
+			t.value += value * weight
 		}
-		t.some = true
+		t.count += weight
 	}
 	return ""
 }
@@ -203,7 +207,7 @@ func (s *statsd) meet(name, tags string, kind byte) *tally {
 // emit adds the samples of an interval, which ends at a time. full empties the batch.
 func (s *statsd) emit(atMs int64, now time.Duration, b *ingest.Batch, full func()) {
 	for _, t := range s.series {
-		if t.some {
+		if t.count > 0 {
 			t.emit(atMs, b)
 		}
 		if b.Len() >= maxSamples {
@@ -223,29 +227,22 @@ func (t *tally) emit(atMs int64, b *ingest.Batch) {
 	switch {
 	case t.kind == 'c':
 		t.counter(t.name, t.value, atMs, b)
-	case t.kind == 'g':
+	case t.kind == 'g' || len(t.set) > 0:
 		b.Series(t.name, t.labels)
 		b.Add(atMs, t.value)
-	case len(t.set) > 0:
-		b.Series(t.name, t.labels)
-		b.Add(atMs, float64(len(t.set)))
-		t.set = nil
 	case t.kind == 'm':
-		for _, q := range []float64{0.5, 0.9, 0.95, 0.99} {
-			if t.sketch == nil {
-				break
-			}
-			if v, err := t.sketch.GetValueAtQuantile(q); err == nil { // there is none if each value was refused
-				quantile := metric.Label{Name: "quantile", Value: strconv.FormatFloat(q, 'g', -1, 64)}
-				b.Series(t.name, append(t.labels[:len(t.labels):len(t.labels)], quantile))
+		if t.sketch != nil {
+			values, _ := t.sketch.GetValuesAtQuantiles(quantiles) // there are none if each value was refused
+			for i, v := range values {
+				quantile := metric.Label{Name: "quantile", Value: strconv.FormatFloat(quantiles[i], 'g', -1, 64)}
+				b.Series(t.name, append(t.labels, quantile))
 				b.Add(atMs, v)
 			}
 		}
-		t.sketch = nil
 		t.counter(t.name+"_count", t.count, atMs, b)
 		t.counter(t.name+"_sum", t.value, atMs, b)
 	}
-	t.begun = true
+	t.sketch, t.set, t.begun = nil, nil, true
 }
 
 func (t *tally) counter(name string, value float64, atMs int64, b *ingest.Batch) {
