@@ -127,13 +127,13 @@ func (s *Socket) listen(ctx context.Context) error {
 		removeStale(ctx, s.Listen)
 	}
 	conn, err := (&net.ListenConfig{Control: datagramOptions}).ListenPacket(ctx, s.network, s.Listen)
-	if err == nil && s.network == "unixgram" {
-		if err = os.Chmod(s.Listen, 0o722); err != nil { // who sends must be able to write
-			err = errors.Join(err, conn.Close())
-		}
-	}
 	if err != nil {
 		return err
+	}
+	if s.network == "unixgram" {
+		if err := os.Chmod(s.Listen, 0o722); err != nil { // who sends must be able to write
+			return errors.Join(err, conn.Close())
+		}
 	}
 	return s.receive(ctx, conn)
 }
@@ -289,7 +289,7 @@ func (s *Socket) tick(ctx context.Context, tickMs int64) {
 		}
 		s.emittedMs = due
 		if s.network != "tcp" {
-			s.batch.Series("agent_received_packets_total", append(s.labels[:len(s.labels):len(s.labels)], metric.Label{Name: "adaptor", Value: s.String()}))
+			s.batch.Series("agent_received_packets_total", append(s.labels, metric.Label{Name: "adaptor", Value: s.String()}))
 			s.batch.Add(tickMs, float64(s.received))
 			s.batch.Metric("agent_dropped_packets_total")
 			s.batch.Add(tickMs, float64(s.dropped))
