@@ -42,8 +42,8 @@ func NewFailover(c clock.Clock, log *slog.Logger, servers []Sender) *Failover {
 
 // Send implements Sender. The error is that of the last server that was tried.
 func (f *Failover) Send(ctx context.Context, b Batch) (err error) {
-	var away error
 	for _, s := range f.order() {
+		away := err // why the one before did not take it
 		err = s.Send(ctx, b)
 		rejected, retry := (*RejectedError)(nil), (*RetryError)(nil)
 		switch {
@@ -61,7 +61,7 @@ func (f *Failover) Send(ctx context.Context, b Batch) (err error) {
 			s.closed = f.clock.Elapsed() + min(retry.After, maxRetryAfter)
 		}
 		f.mu.Unlock()
-		if away = err; ctx.Err() != nil {
+		if ctx.Err() != nil {
 			break
 		}
 	}
