@@ -26,16 +26,13 @@ func ListAdaptors(ctx context.Context, cfg config.AgentClient, stdout, stderr io
 		if a.Added {
 			from = "client"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%.1f/s\t%.1f/s\t%.1f/s\t%s\n", a.ID, oneLine(a.Adaptor), from, a.Samples, a.Rates[0], a.Rates[1], a.Rates[2], lastError(&a))
+		trouble := "-"
+		if a.Error != "" {
+			trouble = moment(a.ErrorMs) + " " + oneLine(a.Error)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%.1f/s\t%.1f/s\t%.1f/s\t%s\n", a.ID, oneLine(a.Adaptor), from, a.Samples, a.Rates[0], a.Rates[1], a.Rates[2], trouble)
 	}
 	return w.Flush()
-}
-
-func lastError(a *wire.Adaptor) string {
-	if a.Error == "" {
-		return "-"
-	}
-	return moment(a.ErrorMs) + " " + oneLine(a.Error)
 }
 
 // AgentStatus prints what became of the samples of an agent, and how far its streams are.
@@ -61,7 +58,7 @@ func AddAdaptor(ctx context.Context, cfg config.AgentClient, stdout, stderr io.W
 	if err != nil {
 		return err
 	}
-	resp, err := server.Send(ctx, http.MethodPost, wire.AdaptorsPath, nil, []byte(cfg.Args[0]))
+	resp, err := server.Send(ctx, http.MethodPost, wire.AdaptorsPath, nil, []byte(cfg.Argument))
 	if err != nil {
 		return noAgent(stopped(ctx, err, "stopped; `quern agent list` says whether the adaptor was added"))
 	}
@@ -76,7 +73,7 @@ func AddAdaptor(ctx context.Context, cfg config.AgentClient, stdout, stderr io.W
 
 // StopAdaptor has an agent end an adaptor that was added.
 func StopAdaptor(ctx context.Context, cfg config.AgentClient, stdout, stderr io.Writer) error {
-	ended, _, err := answered[wire.Adaptor](ctx, &cfg.Connection, stderr, http.MethodDelete, wire.AdaptorsPath+"/"+url.PathEscape(cfg.Args[0]), nil)
+	ended, _, err := answered[wire.Adaptor](ctx, &cfg.Connection, stderr, http.MethodDelete, wire.AdaptorsPath+"/"+url.PathEscape(cfg.Argument), nil)
 	if err == nil {
 		fmt.Fprintf(terminal.Plain(stdout), "%s has ended, after %s.\n", ended.Adaptor, count(int64(ended.Samples), "sample", "samples"))
 	}

@@ -35,7 +35,7 @@ type Agent struct {
 // AgentClient holds the options of a command that asks a running agent.
 type AgentClient struct {
 	Connection
-	Args []string
+	Argument string // the adaptor to add, or the ID of the one to stop
 }
 
 // AgentFlags and FromAgent are of `quern agent`.
@@ -79,24 +79,22 @@ var AgentFlags, FromAgent = command(func(o *options, a *Agent) {
 	a.Log.addRows(o)
 })
 
-// agentClient returns the flags of a command that asks a running agent, and what reads these and so many arguments.
-func agentClient(arguments int, give string) (flags func() []cli.Flag, from func(*cli.Context) (AgentClient, error)) {
+// agentClient returns the flags of a command that asks a running agent, and what reads these and the argument. without says what to do
+// if there is not exactly one argument; it is empty for a command that takes none.
+func agentClient(without string) (flags func() []cli.Flag, from func(*cli.Context) (AgentClient, error)) {
 	return command(func(o *options, a *AgentClient) {
 		a.Connection.rowsTo(o, "agent", "http://127.0.0.1:9097", "`URL` of the agent: its --control")
-		o.check(func(c *cli.Context) error {
-			if a.Args = c.Args().Slice(); len(a.Args) != arguments {
-				return errors.New(give)
-			}
-			return nil
-		})
+		if without != "" {
+			o.argument(&a.Argument, without)
+		}
 	})
 }
 
 // These are of `quern agent list`, `status`, `add` and `stop`.
 var (
-	AgentListFlags, FromAgentList = agentClient(0, "give no arguments")
-	AgentAddFlags, FromAgentAdd   = agentClient(1, "give one adaptor, in quotes, as in: quern agent add '{type: tail, path: /var/log/app.log, format: json}'")
-	AgentStopFlags, FromAgentStop = agentClient(1, "give the ID of one adaptor; `quern agent list` has them")
+	AgentListFlags, FromAgentList = agentClient("")
+	AgentAddFlags, FromAgentAdd   = agentClient("give one adaptor, in quotes, as in: quern agent add '{type: tail, path: /var/log/app.log, format: json}'")
+	AgentStopFlags, FromAgentStop = agentClient("give the ID of one adaptor; `quern agent list` has them")
 )
 
 // Reload reads the adaptors of the file again.

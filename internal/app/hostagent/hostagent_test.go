@@ -57,21 +57,21 @@ func TestAgentCommands(t *testing.T) {
 	require.NoError(t, err)
 	server := httptest.NewServer(web.Handler)
 	defer server.Close()
-	ask := func(command func(context.Context, config.AgentClient, io.Writer, io.Writer) error, file string, args ...string) (string, error) {
+	ask := func(command func(context.Context, config.AgentClient, io.Writer, io.Writer) error, file, argument string) (string, error) {
 		var out bytes.Buffer
-		err := command(t.Context(), config.AgentClient{Connection: config.Connection{URL: server.URL, TokenFile: file}, Args: args}, &out, io.Discard)
+		err := command(t.Context(), config.AgentClient{Connection: config.Connection{URL: server.URL, TokenFile: file}, Argument: argument}, &out, io.Discard)
 		return out.String(), err
 	}
-	_, err = ask(commands.ListAdaptors, "")
+	_, err = ask(commands.ListAdaptors, "", "")
 	require.ErrorContains(t, err, "needs a login")
 	out, err := ask(commands.AddAdaptor, token, "{type: tail, path: "+log+", format: json}")
 	require.NoError(t, err)
 	require.Regexp(t, `tail /.* runs\. .quern agent stop \w{8}. ends it\.`, out)
 	id := out[len(out)-len("12345678` ends it.\n"):][:8]
-	out, err = ask(commands.ListAdaptors, token)
+	out, err = ask(commands.ListAdaptors, token, "")
 	require.NoError(t, err)
 	require.Regexp(t, id+` +tail .*app\.log +client +0 +0\.0/s .* -\n`, out)
-	out, err = ask(commands.AgentStatus, token)
+	out, err = ask(commands.AgentStatus, token, "")
 	require.NoError(t, err)
 	require.Contains(t, out, "0 samples delivered, 0 wait in the spool.")
 	out, err = ask(commands.StopAdaptor, token, id)
@@ -82,7 +82,7 @@ func TestAgentCommands(t *testing.T) {
 	server.Close()
 	require.NoError(t, kept.Close())
 	require.NoError(t, open(t, dir).Close(), "with the file of what was added")
-	_, err = ask(commands.ListAdaptors, token)
+	_, err = ask(commands.ListAdaptors, token, "")
 	require.ErrorContains(t, err, "start the agent with --control")
 }
 
