@@ -66,8 +66,8 @@ func Run(ctx context.Context, cfg config.Agent, _, stderr io.Writer) (err error)
 	out := adaptor.NewOutput(kept, clk, log, HostName(cfg.Source))
 	a := agent.New(agent.Parts{Adaptors: adaptors, Output: out, Sender: agent.NewFailover(clk, log, servers), Clock: clk, Logger: log}, agent.Options{})
 	control.Agent = a
-	var serving sync.WaitGroup
-	defer serving.Wait()
+	var others sync.WaitGroup
+	defer others.Wait()
 	if cfg.Control != "" {
 		l, err := new(net.ListenConfig).Listen(ctx, "tcp", cfg.Control)
 		if err != nil {
@@ -78,17 +78,15 @@ func Run(ctx context.Context, cfg config.Agent, _, stderr io.Writer) (err error)
 			return errors.Join(err, l.Close())
 		}
 		log.Info("listening", "address", l.Addr().String())
-		serving.Go(func() { _ = web.Serve(l) }) // it ends by Close
-		defer web.Close()                       //nolint:errcheck // requests that are broken off have changed nothing, or all
+		others.Go(func() { _ = web.Serve(l) }) // it ends by Close
+		defer web.Close()                      //nolint:errcheck // requests that are broken off have changed nothing, or all
 	}
 	log.Info("reading", "adaptors", len(adaptors), "source", HostName(cfg.Source), "url", (&client.Client{URL: cfg.URL}).Name(), "waiting", a.Stats().Waiting)
 	again := make(chan os.Signal, 1)
 	signal.Notify(again, syscall.SIGHUP)
 	defer signal.Stop(again)
-	var reloading sync.WaitGroup
-	reloading.Go(func() { reload(ctx, cfg, control, again, log) })
+	others.Go(func() { reload(ctx, cfg, control, again, log) })
 	a.Run(ctx)
-	reloading.Wait()
 	st := a.Stats()
 	log.Info("stopped", "delivered", st.Delivered, "rejected", st.Rejected, "refused", st.Refused, "dropped", st.Dropped, "waiting", st.Waiting)
 	return nil
