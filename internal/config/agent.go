@@ -59,12 +59,7 @@ var AgentFlags, FromAgent = command(func(o *options, a *Agent) {
 	o.server().required(&a.DataDir, "data-dir", "./quern-agent-data", "`DIRECTORY` of the spool, which keeps measurements while the server is unavailable; each agent needs its own")
 	number(o.server(), &a.SpoolBytes, "spool-bytes", 1<<30, 16<<20, 1<<50, "maximum size of the spool in bytes; when it is full, files wait, and all else drops the oldest measurements")
 	o.server().span(&a.SpoolAge, "spool-age", day, interval, "time that the spool keeps a measurement")
-	parsed(o.server(), &a.Control, "control", "", "`ADDRESS` to answer `quern agent list` and the like on, and GET /metrics, such as 127.0.0.1:9097 (default: none)", func(s string) (string, error) {
-		if s == "" {
-			return "", nil
-		}
-		return parseAddress(s)
-	})
+	parsed(o.server(), &a.Control, "control", "", "`ADDRESS` to answer `quern agent list` and the like on, and GET /metrics, such as 127.0.0.1:9097 (default: none)", parseOptional)
 	o.server().text(&a.ControlTokenFile, "control-token-file", "", "`FILE` that holds the token which clients must show; without one, those of this machine may ask, and change nothing")
 	o.server().boolean(&a.AllowCommands, "allow-commands", false, "allow clients to add adaptors that run commands")
 	o.check(func(*cli.Context) error {

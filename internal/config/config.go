@@ -209,12 +209,7 @@ func (cfg *Config) addIngest(o *options) {
 		return s, nil
 	})
 	ingest.list(&cfg.OTLPPromote, "otlp-promote-resource-attributes", metric.ResourceAttributes, "`ATTRIBUTE,…` of an OTLP resource that become labels of all its series")
-	parsed(ingest, &cfg.GraphiteListen, "graphite-listen", "", "`ADDRESS` to accept Graphite's plaintext protocol on over TCP, such as :2003 (default: none)", func(s string) (string, error) {
-		if s == "" {
-			return "", nil
-		}
-		return parseAddress(s)
-	})
+	parsed(ingest, &cfg.GraphiteListen, "graphite-listen", "", "`ADDRESS` to accept Graphite's plaintext protocol on over TCP, such as :2003 (default: none)", parseOptional)
 	o.check(func(*cli.Context) error { return cfg.locked("graphite-listen", cfg.GraphiteListen) })
 	number(ingest, &cfg.MaxSeries, "max-series", 0, 0, 1<<40, "maximum number of series in the store; 0 is no limit")
 	number(ingest, &cfg.MaxSeriesPerSource, "max-series-per-source", 0, 0, 1<<40, "maximum number of series of one source; 0 is no limit")
@@ -237,6 +232,14 @@ func (cfg *Config) locked(flag, address string) error {
 func Exposed(flag, address string) error {
 	return fmt.Errorf("--%s %s: other machines reach this address, and nobody would have to log in: "+
 		"give --web.config.file FILE with TLS and users (docs/security.md), listen on 127.0.0.1, or let everybody in with --insecure", flag, address)
+}
+
+// parseOptional is parseAddress for a listener that need not be there.
+func parseOptional(text string) (string, error) {
+	if text == "" {
+		return "", nil
+	}
+	return parseAddress(text)
 }
 
 func parseAddress(text string) (string, error) {
