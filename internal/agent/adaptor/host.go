@@ -60,19 +60,17 @@ func (h *Host) Run(ctx context.Context, out *Output) {
 // everyTick calls f at once, and then at each multiple of an interval in UTC, until ctx ends.
 func everyTick(ctx context.Context, c clock.Clock, interval time.Duration, f func(tickMs int64)) {
 	intervalMs := interval.Milliseconds()
-	nowMs := clock.NowMs(c)
-	lastMs := nowMs
-	f(nowMs)
+	lastMs := clock.NowMs(c)
+	f(lastMs)
 	for {
-		nowMs = clock.NowMs(c)
+		nowMs := clock.NowMs(c)
 		nextMs := metric.AlignDown(nowMs, intervalMs) + intervalMs
 		if c.Sleep(ctx, time.Duration(nextMs-nowMs)*time.Millisecond) != nil {
 			return
 		}
 		// A measurement that is a little late belongs to its tick: even times make small chunks.
 		// Long after, for example when the machine slept, it belongs to the last tick.
-		nowMs = clock.NowMs(c)
-		tickMs := metric.AlignDown(nowMs, intervalMs)
+		tickMs := metric.AlignDown(clock.NowMs(c), intervalMs)
 		if tickMs <= lastMs && lastMs-tickMs < intervalMs {
 			continue // woken early, or the clock was set back a little: one value per tick
 		}
