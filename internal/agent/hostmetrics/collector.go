@@ -51,22 +51,16 @@ func New(names ...string) (*Collector, error) {
 		{"uptime", readUptime},
 		{"processes", readProcesses},
 	}
-	if len(names) == 0 {
-		return c, nil
+	var known []string
+	for _, s := range c.sources {
+		known = append(known, s.name)
 	}
-	all := c.sources
-	c.sources = nil
 	for _, name := range names {
-		i := slices.IndexFunc(all, func(s source) bool { return s.name == name })
-		if i < 0 {
-			var known []string
-			for _, s := range all {
-				known = append(known, s.name)
-			}
+		if !slices.Contains(known, name) {
 			return nil, fmt.Errorf("%q is none of %s", name, strings.Join(known, ", "))
 		}
-		c.sources = append(c.sources, all[i])
 	}
+	c.sources = slices.DeleteFunc(c.sources, func(s source) bool { return len(names) > 0 && !slices.Contains(names, s.name) })
 	return c, nil
 }
 

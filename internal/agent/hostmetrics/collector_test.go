@@ -42,6 +42,14 @@ func TestThisHost(t *testing.T) {
 	require.Equal(t, first, series())
 }
 
+// TestNamedSources: only these are read.
+func TestNamedSources(t *testing.T) {
+	c, err := New("uptime", "loadavg")
+	require.NoError(t, err)
+	require.Len(t, c.sources, 2)
+	require.Equal(t, "loadavg uptime", c.sources[0].name+" "+c.sources[1].name)
+}
+
 func TestAFailingSourceSpoilsNoOther(t *testing.T) {
 	c, err := New()
 	require.NoError(t, err)
