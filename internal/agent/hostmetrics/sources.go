@@ -95,11 +95,7 @@ func readSwap(ctx context.Context, add adder) error {
 // containers bind one file system to many places.
 func (c *Collector) readFilesystems(ctx context.Context, add adder) error {
 	partitions, err := disk.PartitionsWithContext(ctx, false)
-	var errs []error
-	if err != nil {
-		// The root can be read even so.
-		errs = append(errs, err)
-	}
+	errs := []error{err} // the root can be read even so
 	for _, mount := range realMounts(partitions) {
 		u, err := c.usage(ctx, mount)
 		if err != nil {
