@@ -113,17 +113,19 @@ func (s *statsd) read(line []byte, now time.Duration) (problem string) {
 	}
 	t.last = now
 	if kind == 's' { // a value is any text
-		if _, has := t.set[string(values)]; !has && s.values >= maxSetBytes {
-			return "there are too many different values of sets in this interval"
-		} else if !has {
-			if t.set == nil {
-				t.set = map[string]struct{}{}
-			}
-			s.values += len(values) + mapOverhead
-			t.set[string(values)] = struct{}{}
-			t.value = float64(len(t.set))
-			t.count++
+		if _, has := t.set[string(values)]; has {
+			return ""
 		}
+		if s.values >= maxSetBytes {
+			return "there are too many different values of sets in this interval"
+		}
+		if t.set == nil {
+			t.set = map[string]struct{}{}
+		}
+		s.values += len(values) + mapOverhead
+		t.set[string(values)] = struct{}{}
+		t.value = float64(len(t.set))
+		t.count++
 		return ""
 	}
 	if kind == 'm' && t.sketch == nil {
