@@ -212,6 +212,7 @@ func (s *statsd) emit(atMs int64, now time.Duration, b *ingest.Batch, full func(
 		if t.count > 0 {
 			t.emit(atMs, b)
 		}
+		t.sketch, t.set = nil, nil
 		if b.Len() >= maxSamples {
 			full()
 		}
@@ -244,7 +245,7 @@ func (t *tally) emit(atMs int64, b *ingest.Batch) {
 		t.counter(t.name+"_count", t.count, atMs, b)
 		t.counter(t.name+"_sum", t.value, atMs, b)
 	}
-	t.sketch, t.set, t.begun = nil, nil, true
+	t.begun = true
 }
 
 func (t *tally) counter(name string, value float64, atMs int64, b *ingest.Batch) {
