@@ -170,9 +170,13 @@ func (e *Exec) performance(text []byte, code int, nowMs int64, b *ingest.Batch) 
 			continue
 		}
 		for _, m := range datum.FindAllSubmatch(data, -1) {
+			if string(m[2]) == "U" {
+				continue // the plugin could not determine it
+			}
 			value, ok := metric.ParseDecimal(string(m[2]))
 			if !ok {
-				continue // U: the plugin could not determine it
+				b.Reject(ingest.ReasonInvalidValue, "%s is not a number that can be stored", excerpt.Quoted(string(m[2])))
+				continue
 			}
 			name := strings.ReplaceAll(strings.Trim(string(m[1]), "'"), "''", "'")
 			b.Series(e.Prefix+"value", append(labels, metric.Label{Name: "perfdata", Value: name}, metric.Label{Name: "unit", Value: string(m[3])}))

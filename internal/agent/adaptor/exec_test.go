@@ -93,6 +93,10 @@ echo "more text"; echo "more | time=0.5s"; exit 1`, Lines: lines})
 	}, samples)
 	require.Contains(t, log, `lines=1 offset=0 err="\"bad\" is not performance data"`)
 	require.EqualValues(t, 111, offset)
+
+	samples, log, _ = runExec(t, &Exec{Shell: `echo "OK | v=1.2.3 w=1s"`, Lines: lines})
+	require.Equal(t, perf("w", "s", 1), samples[1])
+	require.Contains(t, log, `lines=1 offset=0 err="\"1.2.3\" is not a number`)
 }
 
 // TestExecGoesOn: the stream of a command goes on after a restart.
