@@ -1,6 +1,7 @@
 package adaptor
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"io/fs"
@@ -55,41 +56,30 @@ func open(path, id string) (content, error) {
 	return f, nil
 }
 
-// unzipped is what is in a file of gzip. It is read front to back: to go back far, it begins again.
+// unzipped is what is in a file of gzip. It is read front to back: to go back, it begins again.
 type unzipped struct {
 	*os.File
-	in *gzip.Reader
-	// last are the bytes before end, which is how far it was read.
-	last []byte
-	end  int64
+	in    *gzip.Reader // nil before the first reading
+	ahead bytes.Buffer // what was read from in, and begins at the offset next
+	next  int64
 }
 
-// ReadAt implements io.ReaderAt.
+// ReadAt implements io.ReaderAt. Whoever reads on may begin where the last reading began, not only behind it.
 func (u *unzipped) ReadAt(p []byte, at int64) (n int, err error) {
-	if u.in == nil || at < u.end-int64(len(u.last)) {
+	if u.in == nil || at < u.next {
 		if _, err := u.Seek(0, io.SeekStart); err != nil {
 			return 0, err
 		}
 		if u.in, err = gzip.NewReader(u.File); err != nil {
 			return 0, err
 		}
-		u.last, u.end = nil, 0
+		u.ahead.Reset()
+		u.next = 0
 	}
-	if at > u.end {
-		skipped, err := io.CopyN(io.Discard, u.in, at-u.end)
-		if u.last, u.end = nil, u.end+skipped; err != nil {
-			return 0, err
-		}
+	skipped, err := io.CopyN(io.Discard, io.MultiReader(&u.ahead, u.in), at-u.next)
+	if u.next += skipped; err != nil {
+		return 0, err
 	}
-	n = copy(p, u.last[int64(len(u.last))-(u.end-at):])
-	if n == len(p) {
-		return n, nil
-	}
-	for err == nil && n < len(p) {
-		var m int
-		m, err = u.in.Read(p[n:])
-		n += m
-	}
-	u.last, u.end = append(u.last[:0], p[:n]...), at+int64(n)
-	return n, err
+	_, err = io.CopyN(&u.ahead, u.in, int64(len(p)-u.ahead.Len()))
+	return copy(p, u.ahead.Bytes()), err
 }
