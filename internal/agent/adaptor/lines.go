@@ -38,15 +38,13 @@ func (l *Lines) allLabels() map[string]string {
 // decode adds the samples of lines, which begin at an offset of a stream, to a batch. It tells the output of those that cannot be
 // read. nowMs is the time of those that have none.
 func (l *Lines) decode(out *Output, stream string, offset uint64, lines []byte, nowMs int64, b *ingest.Batch, args ...any) {
-	bad := offset
-	for len(lines) > 0 {
-		line, rest, _ := bytes.Cut(lines, []byte("\n"))
-		before := b.Rejected()
-		l.parsed.Line(line, nowMs, b)
-		if before == 0 && b.Rejected() > 0 {
+	bad := offset // that of the first line that cannot be read
+	for line := range bytes.Lines(lines) {
+		if b.Rejected() == 0 {
 			bad = offset
 		}
-		offset, lines = offset+uint64(len(lines)-len(rest)), rest
+		l.parsed.Line(bytes.TrimSuffix(line, []byte("\n")), nowMs, b)
+		offset += uint64(len(line))
 	}
 	l.parsed.Flush(nowMs, b)
 	out.rejected(stream, bad, b, args...)
