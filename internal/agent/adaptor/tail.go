@@ -61,9 +61,9 @@ type Tail struct {
 	Lines `yaml:",inline"`
 
 	files map[string]*file // by stream
-	gone  map[string]*past // streams of files that are gone, as far as they were read
-	// copies are files that wait until the one that they are a copy of has gone.
-	copies map[string]original
+	gone  map[string]*file // those that are gone, as far as they were read
+	// copies are streams that wait until the file that they are a copy of has gone.
+	copies map[string]*file
 	// lost are paths beside which copies are looked for.
 	lost  map[string]bool
 	now   time.Duration // of this look
@@ -71,7 +71,7 @@ type Tail struct {
 	batch ingest.Batch
 }
 
-// file is one that is read.
+// file is one that is read, or was.
 type file struct {
 	stream string
 	path   string // at which it was seen last
@@ -81,7 +81,7 @@ type file struct {
 	mtime  time.Time
 	seen   bool // at the last look
 	moved  bool // it was renamed or removed
-	// changed is when it last grew or moved.
+	// changed is when it last grew, moved, or went.
 	changed time.Duration
 	// done says that there is nothing behind the offset, as long as the size stays.
 	done bool
@@ -94,22 +94,6 @@ type state struct {
 	Sum  uint32 `json:"sum"`  // of the markBytes before the offset, or of all
 	Last int64  `json:"last,omitempty"`
 	Skip bool   `json:"skip,omitempty"` // in the middle of a line that is too long
-}
-
-// original is the generation of a file that has a copy.
-type original struct {
-	stream     string
-	generation uint64
-}
-
-// past returns the name of a stream that has what the file had before it was truncated.
-func (o original) past() string { return fmt.Sprintf("%s~%d", o.stream, o.generation) }
-
-// past is how far a file was read that is gone.
-type past struct {
-	at    spool.Point
-	state state
-	since time.Duration
 }
 
 // String implements Adaptor.
@@ -138,20 +122,20 @@ func (t *Tail) Run(ctx context.Context, out *Output) {
 
 // begin takes up what an earlier process has read.
 func (t *Tail) begin(out *Output) {
-	t.files, t.gone, t.copies, t.lost = map[string]*file{}, map[string]*past{}, map[string]original{}, map[string]bool{}
+	t.files, t.gone, t.copies, t.lost = map[string]*file{}, map[string]*file{}, map[string]*file{}, map[string]bool{}
 	t.block = make([]byte, markBytes+blockBytes)
 	for name, at := range out.Spool.Streams(t.prefix()) {
 		if strings.Contains(name[len(t.prefix()):], " ") {
 			continue // of a path with a space, which begins as this one
 		}
-		p := &past{at: at, since: out.Clock.Elapsed()}
-		if err := json.Unmarshal([]byte(at.State), &p.state); err != nil {
+		f := &file{stream: name, at: at, changed: out.Clock.Elapsed()}
+		if err := json.Unmarshal([]byte(at.State), &f.state); err != nil {
 			out.Warn("what is known of a file cannot be read: it is read from its beginning", name, "err", err)
 			continue
 		}
-		t.gone[name] = p
-		t.lost[p.state.Path] = true
-		t.parsed.LastMs = max(t.parsed.LastMs, p.state.Last)
+		t.gone[name] = f
+		t.lost[f.state.Path] = true
+		t.parsed.LastMs = max(t.parsed.LastMs, f.state.Last)
 	}
 }
 
@@ -171,15 +155,15 @@ type found struct {
 // look finds the files, and reads a part of each. It returns whether there is more.
 func (t *Tail) look(ctx context.Context, out *Output) (more bool) {
 	t.now = out.Clock.Elapsed()
-	before := t.sorted()
+	before := sorted(t.files)
 	for _, f := range before {
 		f.seen = false
 	}
 	all := t.find(out)
 	// Those that are known come first: the others may be their copies.
 	for _, is := range all {
-		if _, known := t.gone[is.stream]; known || t.files[is.stream] != nil {
-			t.see(out, is)
+		if f := cmp.Or(t.files[is.stream], t.gone[is.stream]); f != nil {
+			t.see(out, f, is)
 		}
 	}
 	for _, f := range before {
@@ -195,7 +179,7 @@ func (t *Tail) look(ctx context.Context, out *Output) (more bool) {
 			t.meet(ctx, out, is)
 		}
 	}
-	for _, f := range t.sorted() {
+	for _, f := range sorted(t.files) {
 		more = false
 		for range rounds {
 			if more = t.read(ctx, out, f); !more {
@@ -210,9 +194,9 @@ func (t *Tail) look(ctx context.Context, out *Output) (more bool) {
 	return more && ctx.Err() == nil
 }
 
-// sorted returns the files in the order in which they are read: what was written last comes last, since the times of counters rise.
-func (t *Tail) sorted() []*file {
-	return slices.SortedFunc(maps.Values(t.files), func(a, b *file) int {
+// sorted returns files in the order in which they are read: what was written last comes last, since the times of counters rise.
+func sorted(files map[string]*file) []*file {
+	return slices.SortedFunc(maps.Values(files), func(a, b *file) int {
 		return cmp.Or(a.mtime.Compare(b.mtime), cmp.Compare(a.path, b.path), cmp.Compare(a.stream, b.stream))
 	})
 }
@@ -261,13 +245,11 @@ func (t *Tail) find(out *Output) (all []found) {
 }
 
 // see notes where a file is that was read before.
-func (t *Tail) see(out *Output, is found) {
-	f := t.files[is.stream]
-	back := f == nil
-	if p := t.gone[is.stream]; back {
-		f = &file{stream: is.stream, path: p.state.Path, at: p.at, state: p.state}
-		t.files[f.stream] = f
+func (t *Tail) see(out *Output, f *file, is found) {
+	if back := t.files[is.stream] == nil; back {
 		delete(t.gone, f.stream)
+		t.files[f.stream] = f
+		f.moved, f.done = false, false
 	}
 	f.seen = true
 	f.mtime = is.info.ModTime()
@@ -275,15 +257,9 @@ func (t *Tail) see(out *Output, is found) {
 	if f.path = is.path; is.beside || f.path != f.state.Path {
 		f.move(t.now)
 	}
-	if f.in == nil && (back || !f.done && (zipped(f.path) || f.size != int64(f.at.Seq))) {
-		f.open(out)
-		// While it was closed, the inode may have become another file's.
-		if f.in != nil && sumBefore(f.in, f.at.Seq) != f.state.Sum {
-			t.lose(out, f)
-			return
-		}
-	}
-	if !zipped(f.path) && f.size < int64(f.at.Seq) {
+	// While it was closed, the inode may have become another file's.
+	opened := f.in == nil && !f.done && f.open(out)
+	if opened && sumBefore(f.in, f.at.Seq) != f.state.Sum || !zipped(f.path) && f.size < int64(f.at.Seq) {
 		t.lose(out, f)
 	}
 }
@@ -306,78 +282,68 @@ func (f *file) move(now time.Duration) {
 // goes on there. The spool knows how far it was read until the file has a new chunk, which comes after its copies are found.
 func (t *Tail) lose(out *Output, f *file) {
 	out.Warn("a file was truncated or replaced", f.stream, "path", f.path, "offset", f.at.Seq)
-	f.close()
 	delete(t.files, f.stream)
-	t.remember(original{f.stream, f.at.Generation}.past(), f)
+	f.stream = fmt.Sprintf("%s~%d", f.stream, f.at.Generation)
+	t.remember(f)
 	t.lost[f.state.Path] = true
 }
 
-func (t *Tail) remember(name string, f *file) {
-	t.gone[name] = &past{f.at, f.state, t.now}
+// remember keeps how far a file was read that has gone.
+func (t *Tail) remember(f *file) {
+	f.close()
+	f.changed = t.now
+	t.gone[f.stream] = f
 }
 
 // meet takes up a file that is new.
 func (t *Tail) meet(ctx context.Context, out *Output, is found) {
-	of, waits := t.copies[is.stream]
 	if is.info.Size() == 0 {
 		return
 	}
-	if zipped(is.path) { // to read one is dear
-		if f := t.files[of.stream]; !written(is.path) || waits && f != nil && f.at.Generation == of.generation {
-			return
-		}
+	of := t.copies[is.stream]
+	if zipped(is.path) && (!written(is.path) || of != nil && t.files[of.stream] == of) {
+		return // to read one is dear
 	}
 	delete(t.copies, is.stream)
-	in, err := open(is.path, is.stream[len(t.prefix()):])
-	info := is.info
-	if err == nil {
-		info, err = in.Stat() // a copy may have grown since it was found
-	}
-	if err != nil {
-		out.Warn("a file cannot be read", t.prefix()+is.path, "err", err)
+	f := &file{stream: is.stream, path: is.path, seen: true, mtime: is.info.ModTime(), state: state{Path: is.path}}
+	if !f.open(out) {
 		return
 	}
-	f := &file{stream: is.stream, path: is.path, seen: true, size: info.Size(), mtime: info.ModTime(), changed: t.now, in: in, state: state{Path: is.path}}
-	for _, g := range t.sorted() {
+	f.measure(t.now) // a copy may have grown since it was found
+	for _, g := range sorted(t.files) {
 		// gzip has removed what it compressed.
-		if (g.moved || !zipped(is.path)) && g.copied(f) {
-			t.copies[is.stream] = original{g.stream, g.at.Generation}
+		if (g.moved || !zipped(f.path)) && g.copied(f) {
+			t.copies[f.stream] = g
 			f.close()
 			return
 		}
 	}
-	gone := slices.SortedFunc(maps.Keys(t.gone), func(a, b string) int {
-		return cmp.Or(cmp.Compare(t.gone[a].at.Seq, t.gone[b].at.Seq), strings.Compare(a, b))
-	})
-	earlier := ""
-	for _, name := range gone {
-		p := t.gone[name]
-		if waits && (name == of.stream || name == of.past()) && !zipped(f.path) && f.size < int64(p.at.Seq) {
-			// What was written after it had been copied is not in the copy.
-			p.at.Seq, p.state.Sum = uint64(f.size), sumBefore(in, uint64(f.size))
-			earlier = name
-			break
-		}
-		if p.at.Seq > 0 && sumBefore(in, p.at.Seq) == p.state.Sum {
-			earlier = name
+	if of != nil && t.gone[of.stream] == of && !zipped(f.path) && f.size < int64(of.at.Seq) {
+		// What was written after it had been copied is not in the copy.
+		of.at.Seq, of.state.Sum = uint64(f.size), sumBefore(f.in, uint64(f.size))
+	}
+	var earlier *file
+	for _, g := range slices.SortedFunc(maps.Values(t.gone), func(a, b *file) int {
+		return cmp.Or(cmp.Compare(a.at.Seq, b.at.Seq), strings.Compare(a.stream, b.stream))
+	}) {
+		if g.at.Seq > 0 && sumBefore(f.in, g.at.Seq) == g.state.Sum {
+			earlier = g
 		}
 	}
-	switch {
-	case earlier != "":
-		f.at, f.state, f.moved = t.gone[earlier].at, t.gone[earlier].state, true
+	if earlier == nil && is.beside {
+		f.close()
+		return
+	}
+	f.at.Generation = out.Spool.NewGeneration()
+	if earlier != nil {
+		f.at.Seq, f.state, f.moved = earlier.at.Seq, earlier.state, true
 		f.at.State = f.state.text()
-		f.at.Generation = out.Spool.NewGeneration()
 		if !out.PutOrWait(ctx, f.stream, f.at, new(ingest.Batch)) {
 			f.close()
 			return
 		}
-		out.Spool.Forget(earlier)
-		delete(t.gone, earlier)
-	case is.beside:
-		f.close()
-		return
-	default:
-		f.at.Generation = out.Spool.NewGeneration()
+		out.Spool.Forget(earlier.stream)
+		delete(t.gone, earlier.stream)
 	}
 	t.files[f.stream] = f
 }
@@ -481,43 +447,46 @@ func (f *file) complete(now time.Duration) bool {
 // tidy closes what needs not be open, and forgets what is gone.
 func (t *Tail) tidy(out *Output) {
 	now := t.now
-	for name, f := range t.files {
+	for _, f := range t.files {
 		if !f.seen && f.in != nil {
-			if info, err := f.in.Stat(); err == nil {
-				f.resize(info.Size(), now)
-			}
+			f.measure(now)
 		}
 		switch {
 		case !f.done && f.in != nil: // there is more
 		case !f.seen && (zipped(f.path) || now-f.changed >= settled):
-			f.close()
-			delete(t.files, name)
-			t.remember(name, f)
+			delete(t.files, f.stream)
+			t.remember(f)
 		case zipped(f.path) || now-f.changed >= idle:
 			f.close()
 		case f.moved && now-f.changed < settled:
 			f.done = false // its last line may be complete by then
 		}
 	}
-	names := slices.SortedFunc(maps.Keys(t.gone), func(a, b string) int {
-		return cmp.Or(cmp.Compare(t.gone[a].since, t.gone[b].since), strings.Compare(a, b))
-	})
-	for i, name := range names {
-		if now-t.gone[name].since >= remembered || len(names)-i > maxGone {
-			out.Spool.Forget(name)
-			delete(t.gone, name)
+	gone := sorted(t.gone)
+	for i, f := range gone {
+		if now-f.changed >= remembered || len(gone)-i > maxGone {
+			out.Spool.Forget(f.stream)
+			delete(t.gone, f.stream)
 		}
 	}
 }
 
-// open opens a file.
-func (f *file) open(out *Output) {
+// open opens a file. It reports whether it could.
+func (f *file) open(out *Output) bool {
 	in, err := open(f.path, f.identity())
 	if err != nil {
 		out.Warn("a file cannot be read", f.stream, "path", f.path, "offset", f.at.Seq, "err", err)
-		return
+		return false
 	}
 	f.in = in
+	return true
+}
+
+// measure notes the size of an open file.
+func (f *file) measure(now time.Duration) {
+	if info, err := f.in.Stat(); err == nil {
+		f.resize(info.Size(), now)
+	}
 }
 
 // identity returns the end of the stream's name.

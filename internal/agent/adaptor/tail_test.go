@@ -420,7 +420,7 @@ func TestTailBadFiles(t *testing.T) {
 	size, err := os.Stat(r.path("a.log"))
 	require.NoError(t, err)
 	for _, c := range chunks {
-		if c.Point == r.sorted()[0].at {
+		if c.Point == sorted(r.files)[0].at {
 			require.EqualValues(t, size.Size(), c.Seq)
 		}
 	}
