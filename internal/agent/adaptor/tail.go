@@ -80,10 +80,9 @@ type file struct {
 	size   int64 // when it was seen last
 	mtime  time.Time
 	seen   bool // at the last look
-	moved  bool // it was renamed or removed
 	// changed is when it last grew, moved, or went.
 	changed time.Duration
-	// done says that there is nothing behind the offset, as long as the size stays.
+	// done says that there is nothing behind the offset, until it changes.
 	done bool
 	in   content // nil while it is closed
 }
@@ -155,20 +154,16 @@ type found struct {
 // look finds the files, and reads a part of each. It returns whether there is more.
 func (t *Tail) look(ctx context.Context, out *Output) (more bool) {
 	t.now = out.Clock.Elapsed()
-	before := sorted(t.files)
-	for _, f := range before {
-		f.seen = false
-	}
-	all := t.find(out)
+	all, here := t.find(out)
 	// Those that are known come first: the others may be their copies.
 	for _, is := range all {
 		if f := cmp.Or(t.files[is.stream], t.gone[is.stream]); f != nil {
 			t.see(out, f, is)
 		}
 	}
-	for _, f := range before {
-		if !f.seen {
-			f.move(t.now)
+	for _, f := range t.files {
+		if !here[f.stream] {
+			f.note(f.path, f.size, false, t.now)
 			if f.in == nil {
 				t.lost[f.state.Path] = true // it may have lines that came while it was closed
 			}
@@ -201,8 +196,8 @@ func sorted(files map[string]*file) []*file {
 	})
 }
 
-// find returns the regular files that match, and those beside the ones that were lost.
-func (t *Tail) find(out *Output) (all []found) {
+// find returns the regular files that match, and those beside the ones that were lost, and the streams of all.
+func (t *Tail) find(out *Output) (all []found, here map[string]bool) {
 	paths, _ := filepath.Glob(t.Path) // the pattern was checked
 	matching := len(paths)
 	for _, lost := range slices.Sorted(maps.Keys(t.lost)) {
@@ -214,7 +209,7 @@ func (t *Tail) find(out *Output) (all []found) {
 		}
 	}
 	clear(t.lost)
-	seen := map[string]bool{}
+	here = map[string]bool{}
 	for i, path := range paths {
 		info, err := os.Stat(path)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -236,27 +231,20 @@ func (t *Tail) find(out *Output) (all []found) {
 			continue
 		}
 		// Of the paths of one file the first counts.
-		if stream := t.prefix() + identity(info); !seen[stream] {
-			seen[stream] = true
+		if stream := t.prefix() + identity(info); !here[stream] {
+			here[stream] = true
 			all = append(all, found{path, stream, info, i >= matching})
 		}
 	}
-	return all
+	return all, here
 }
 
 // see notes where a file is that was read before.
 func (t *Tail) see(out *Output, f *file, is found) {
-	if back := t.files[is.stream] == nil; back {
-		delete(t.gone, f.stream)
-		t.files[f.stream] = f
-		f.moved, f.done = false, false
-	}
-	f.seen = true
+	delete(t.gone, f.stream)
+	t.files[f.stream] = f
 	f.mtime = is.info.ModTime()
-	f.resize(is.info.Size(), t.now)
-	if f.path = is.path; is.beside || f.path != f.state.Path {
-		f.move(t.now)
-	}
+	f.note(is.path, is.info.Size(), true, t.now)
 	// While it was closed, the inode may have become another file's.
 	opened := f.in == nil && !f.done && f.open(out)
 	if opened && sumBefore(f.in, f.at.Seq) != f.state.Sum || !zipped(f.path) && f.size < int64(f.at.Seq) {
@@ -264,19 +252,15 @@ func (t *Tail) see(out *Output, f *file, is found) {
 	}
 }
 
-// resize notes the size of a file.
-func (f *file) resize(size int64, now time.Duration) {
-	if size != f.size {
-		f.size, f.changed, f.done = size, now, false
+// note notes at which path a file is, how large, and whether it is there.
+func (f *file) note(path string, size int64, seen bool, now time.Duration) {
+	if path != f.path || size != f.size || seen != f.seen {
+		f.path, f.size, f.seen, f.changed, f.done = path, size, seen, now, false
 	}
 }
 
-// move notes that a file was renamed or removed.
-func (f *file) move(now time.Duration) {
-	if !f.moved {
-		f.moved, f.changed, f.done = true, now, false
-	}
-}
+// moved reports whether a file was renamed or removed.
+func (f *file) moved() bool { return !f.seen || f.path != f.state.Path }
 
 // lose gives up a file whose content is not the one that was read: it is like a new one. The earlier content may have been copied, and
 // goes on there. The spool knows how far it was read until the file has a new chunk, which comes after its copies are found.
@@ -312,7 +296,7 @@ func (t *Tail) meet(ctx context.Context, out *Output, is found) {
 	f.measure(t.now) // a copy may have grown since it was found
 	for _, g := range sorted(t.files) {
 		// gzip has removed what it compressed.
-		if (g.moved || !zipped(f.path)) && g.copied(f) {
+		if (g.moved() || !zipped(f.path)) && g.copied(f) {
 			t.copies[f.stream] = g
 			f.close()
 			return
@@ -336,7 +320,7 @@ func (t *Tail) meet(ctx context.Context, out *Output, is found) {
 	}
 	f.at.Generation = out.Spool.NewGeneration()
 	if earlier != nil {
-		f.at.Seq, f.state, f.moved = earlier.at.Seq, earlier.state, true
+		f.at.Seq, f.state = earlier.at.Seq, earlier.state
 		f.at.State = f.state.text()
 		if !out.PutOrWait(ctx, f.stream, f.at, new(ingest.Batch)) {
 			f.close()
@@ -410,7 +394,7 @@ func (t *Tail) read(ctx context.Context, out *Output, f *file) (more bool) {
 	case len(block) > 0 && f.complete(t.now):
 		end = len(block)
 	default:
-		f.done = true
+		f.done = !f.moved() || f.complete(t.now) // else its last line may be complete later
 		return false
 	}
 	t.take(out, f, block[:end], &next)
@@ -441,7 +425,7 @@ func (t *Tail) take(out *Output, f *file, block []byte, s *state) {
 
 // complete reports whether nobody will write to a file any more.
 func (f *file) complete(now time.Duration) bool {
-	return zipped(f.path) || f.moved && now-f.changed >= settled
+	return zipped(f.path) || f.moved() && now-f.changed >= settled
 }
 
 // tidy closes what needs not be open, and forgets what is gone.
@@ -452,14 +436,12 @@ func (t *Tail) tidy(out *Output) {
 			f.measure(now)
 		}
 		switch {
-		case !f.done && f.in != nil: // there is more
+		case !f.done && f.in != nil: // there may be more
 		case !f.seen && (zipped(f.path) || now-f.changed >= settled):
 			delete(t.files, f.stream)
 			t.remember(f)
 		case zipped(f.path) || now-f.changed >= idle:
 			f.close()
-		case f.moved && now-f.changed < settled:
-			f.done = false // its last line may be complete by then
 		}
 	}
 	gone := sorted(t.gone)
@@ -485,7 +467,7 @@ func (f *file) open(out *Output) bool {
 // measure notes the size of an open file.
 func (f *file) measure(now time.Duration) {
 	if info, err := f.in.Stat(); err == nil {
-		f.resize(info.Size(), now)
+		f.note(f.path, info.Size(), f.seen, now)
 	}
 }
 
