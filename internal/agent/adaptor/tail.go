@@ -29,7 +29,7 @@ const (
 	// blockBytes is how much of a file is read at once. A longer line is skipped.
 	blockBytes = 512 << 10
 	// markBytes is how many bytes before an offset tell whether it is in the same file still.
-	markBytes = 256
+	markBytes = 4 << 10
 	// rounds is how many blocks of each file are read between two looks.
 	rounds = 16
 	// settled is how long nobody must have written to a file that was renamed or removed, until it counts as complete.
@@ -347,21 +347,15 @@ func (f *file) copied(to *file) bool {
 	if err != nil {
 		return false // it has just gone, or been replaced
 	}
-	var a, b [4 << 10]byte
-	from := max(0, to.size-int64(len(a)))
-	n, _ := to.in.ReadAt(a[:to.size-from], from)
-	m, _ := in.ReadAt(b[:n], from)
-	_ = in.Close() // it was only read
-	return n > 0 && n == m && a == b
+	defer in.Close() //nolint:errcheck // it was only read
+	return sumBefore(in, uint64(to.size)) == sumBefore(to.in, uint64(to.size))
 }
 
-// sumBefore returns the checksum of the bytes before an offset, 0 if there are none.
+// sumBefore returns the checksum of the bytes before an offset, as far as they can be read.
 func sumBefore(in content, offset uint64) uint32 {
 	mark := make([]byte, min(markBytes, offset))
-	if _, err := in.ReadAt(mark, int64(offset)-int64(len(mark))); err != nil && !errors.Is(err, io.EOF) {
-		return 0
-	}
-	return crc32.ChecksumIEEE(mark)
+	n, _ := in.ReadAt(mark, int64(offset)-int64(len(mark)))
+	return crc32.ChecksumIEEE(mark[:n])
 }
 
 // read reads a block of a file. It returns whether there may be more.

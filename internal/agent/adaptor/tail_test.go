@@ -275,6 +275,12 @@ func TestTailRotates(t *testing.T) {
 			look()
 			r.write(t, "app.log", lines(201, 202))
 		}, 202, false},
+		"another with lines of the same length, and the same end": {"*.log", func(t *testing.T, r *tailRig, look func()) {
+			r.write(t, "app.log", strings.ReplaceAll(lines(10, 19), "\n", strings.Repeat(" ", 300)+"\n"))
+			look()
+			r.write(t, "b.log", strings.ReplaceAll(lines(20, 39), "\n", strings.Repeat(" ", 300)+"\n")+lines(1, 9))
+			look()
+		}, 39, false},
 		"two names of one file": {"*.log", func(t *testing.T, r *tailRig, look func()) {
 			r.write(t, "app.log", lines(1, 20))
 			require.NoError(t, os.Symlink("app.log", r.path("current.log")))
