@@ -212,17 +212,15 @@ func (t *Tail) find(out *Output) (all []found, here map[string]bool) {
 	here = map[string]bool{}
 	for i, path := range paths {
 		info, err := os.Stat(path)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // it went after it was listed
-		}
-		if err == nil && !info.Mode().IsRegular() {
-			if info.IsDir() && path != t.Path {
-				continue // a pattern may match directories
-			}
-			err = errors.New("it is not a regular file")
-		}
-		if !utf8.ValidString(path) {
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // it went after it was listed
+			continue
+		case err == nil && info.IsDir() && path != t.Path: // a pattern may match directories
+			continue
+		case !utf8.ValidString(path):
 			path, err = strings.ToValidUTF8(path, "\uFFFD"), errors.New("its name is not UTF-8")
+		case err == nil && !info.Mode().IsRegular():
+			err = errors.New("it is not a regular file")
 		}
 		if err != nil {
 			if i < matching {
@@ -366,7 +364,7 @@ func (t *Tail) read(ctx context.Context, out *Output, f *file) (more bool) {
 	mark := int(min(markBytes, f.at.Seq))
 	n, err := f.in.ReadAt(t.block, int64(f.at.Seq)-int64(mark))
 	failed := err != nil && !errors.Is(err, io.EOF)
-	if !failed && n < mark || n >= mark && mark > 0 && crc32.ChecksumIEEE(t.block[:mark]) != f.state.Sum {
+	if (n >= mark || !failed) && crc32.ChecksumIEEE(t.block[:min(mark, n)]) != f.state.Sum {
 		t.lose(out, f)
 		return true
 	}
@@ -391,9 +389,15 @@ func (t *Tail) read(ctx context.Context, out *Output, f *file) (more bool) {
 		f.done = !f.moved() || f.complete(t.now) // else its last line may be complete later
 		return false
 	}
-	t.take(out, f, block[:end], &next)
+	lines := block[:end]
+	if next.Skip {
+		_, rest, found := bytes.Cut(lines, []byte("\n"))
+		lines, next.Skip = rest, !found
+	}
+	t.batch.Reset()
+	t.decode(out, f.stream, f.at.Seq+uint64(end-len(lines)), lines, clock.NowMs(out.Clock), &t.batch, "path", f.path)
 	used := mark + end
-	next.Sum = crc32.ChecksumIEEE(t.block[used-int(min(markBytes, f.at.Seq+uint64(end))) : used])
+	next.Sum = crc32.ChecksumIEEE(t.block[max(0, used-markBytes):used])
 	next.Last = t.parsed.LastMs
 	at := spool.Point{Generation: f.at.Generation, Seq: f.at.Seq + uint64(end), State: next.text()}
 	if !out.PutOrWait(ctx, f.stream, at, &t.batch) {
@@ -401,20 +405,6 @@ func (t *Tail) read(ctx context.Context, out *Output, f *file) (more bool) {
 	}
 	f.at, f.state = at, next
 	return true
-}
-
-// take decodes the lines of a block into the batch.
-func (t *Tail) take(out *Output, f *file, block []byte, s *state) {
-	t.batch.Reset()
-	offset := f.at.Seq
-	if s.Skip {
-		begin := bytes.IndexByte(block, '\n') + 1
-		if s.Skip = begin == 0; s.Skip {
-			return
-		}
-		offset, block = offset+uint64(begin), block[begin:]
-	}
-	t.decode(out, f.stream, offset, block, clock.NowMs(out.Clock), &t.batch, "path", f.path)
 }
 
 // complete reports whether nobody will write to a file any more.
