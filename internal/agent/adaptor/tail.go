@@ -164,7 +164,7 @@ func (t *Tail) look(ctx context.Context, out *Output) (more bool) {
 	for _, f := range t.files {
 		if !here[f.stream] {
 			f.note(f.path, f.size, false, t.now)
-			if f.in == nil {
+			if f.in == nil && !zipped(f.path) {
 				t.lost[f.state.Path] = true // it may have lines that came while it was closed
 			}
 		}

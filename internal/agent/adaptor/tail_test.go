@@ -565,6 +565,12 @@ func TestTailForgets(t *testing.T) {
 	r.looks(t)
 	require.Len(t, r.Spool.Streams(r.prefix()), 1)
 	require.Empty(t, r.gone)
+	// It is complete, so it is not read again and again.
+	for range 25 {
+		r.pass(time.Hour)
+		r.looks(t)
+	}
+	require.Empty(t, r.Spool.Streams(r.prefix()))
 }
 
 // BenchmarkTail reads a file of JSON lines of about 157 bytes into a spool on the disk, each of which becomes two samples.
