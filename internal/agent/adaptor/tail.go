@@ -155,6 +155,7 @@ type found struct {
 func (t *Tail) look(ctx context.Context, out *Output) (more bool) {
 	t.now = out.Clock.Elapsed()
 	all, here := t.find(out)
+	maps.DeleteFunc(t.copies, func(stream string, _ *file) bool { return !here[stream] })
 	// Those that are known come first: the others may be their copies.
 	for _, is := range all {
 		if f := cmp.Or(t.files[is.stream], t.gone[is.stream]); f != nil {
@@ -279,14 +280,14 @@ func (t *Tail) remember(f *file) {
 
 // meet takes up a file that is new.
 func (t *Tail) meet(ctx context.Context, out *Output, is found) {
-	if is.info.Size() == 0 {
-		return
-	}
 	of := t.copies[is.stream]
 	if zipped(is.path) && (!written(is.path) || of != nil && t.files[of.stream] == of) {
 		return // to read one is dear
 	}
 	delete(t.copies, is.stream)
+	if is.info.Size() == 0 {
+		return
+	}
 	f := &file{stream: is.stream, path: is.path, seen: true, mtime: is.info.ModTime(), state: state{Path: is.path}}
 	if !f.open(out) {
 		return

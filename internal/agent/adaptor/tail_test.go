@@ -281,6 +281,24 @@ func TestTailRotates(t *testing.T) {
 			r.write(t, "b.log", strings.ReplaceAll(lines(20, 39), "\n", strings.Repeat(" ", 300)+"\n")+lines(1, 9))
 			look()
 		}, 39, false},
+		"a copy becomes another file": {"*.log", func(t *testing.T, r *tailRig, look func()) {
+			r.write(t, "app.log", lines(1, 20))
+			look()
+			r.copy(t, "app.log", "b.log", 1<<20)
+			r.copy(t, "app.log", "c.log", 1<<20)
+			look()
+			require.NoError(t, os.Truncate(r.path("b.log"), 0))
+			r.rename(t, "c.log", "away")
+			require.NoError(t, os.Remove(r.path("app.log")))
+			look()
+			r.pass(settled)
+			look()
+			require.Empty(t, r.files)
+			r.write(t, "b.log", lines(21, 22))
+			require.NoError(t, os.Truncate(r.path("away"), 0))
+			r.write(t, "away", lines(23, 24))
+			r.rename(t, "away", "c.log")
+		}, 24, true},
 		"two names of one file": {"*.log", func(t *testing.T, r *tailRig, look func()) {
 			r.write(t, "app.log", lines(1, 20))
 			require.NoError(t, os.Symlink("app.log", r.path("current.log")))
