@@ -244,6 +244,17 @@ func TestTailRotates(t *testing.T) {
 			r.write(t, "away", lines(21, 22))
 			r.rename(t, "away", "app.log")
 		}, 22, false},
+		"renamed, and back": {all, func(t *testing.T, r *tailRig, look func()) {
+			r.write(t, "app.log", lines(1, 20)+"m 2")
+			look()
+			r.rename(t, "app.log", "app.log.1")
+			look()
+			r.rename(t, "app.log.1", "app.log")
+			look()
+			r.pass(2 * settled)
+			look()
+			r.write(t, "app.log", "1 21\n")
+		}, 21, false},
 		"idle, and grows": {all, func(t *testing.T, r *tailRig, look func()) {
 			r.write(t, "app.log", lines(1, 20))
 			look()
