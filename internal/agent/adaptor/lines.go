@@ -46,7 +46,7 @@ func (l *Lines) decode(out *Output, stream string, offset uint64, lines []byte, 
 		l.parsed.Line(bytes.TrimSuffix(line, []byte("\n")), nowMs, b)
 		offset += uint64(len(line))
 	}
-	l.parsed.Flush(nowMs, b)
+	l.parsed.Flush(b)
 	out.rejected(stream, bad, b, args...)
 }
 

@@ -40,7 +40,7 @@ func (f *Format) count(timeMs, nowMs int64, b *ingest.Batch) {
 	}
 	timeMs = min(timeMs, nowMs)                                     // a time ahead would push those of all later lines ahead
 	if metric.AlignDown(timeMs, 1000) > max(f.latestMs, f.LastMs) { // lines that are behind count together
-		f.Flush(nowMs, b)
+		f.Flush(b)
 	}
 	f.latestMs = max(f.latestMs, timeMs)
 	f.raise(lines, 1)
@@ -73,27 +73,25 @@ func (f *Format) raise(n *counter, by float64) {
 	if !n.raised {
 		n.raised = true
 		f.raised = append(f.raised, n)
-		f.fresh = f.fresh || !n.begun
 	}
 }
 
-// Flush adds what was counted since the last Flush. nowMs is in Unix ms.
-func (f *Format) Flush(nowMs int64, b *ingest.Batch) {
+// Flush adds what was counted since the last Flush.
+func (f *Format) Flush(b *ingest.Batch) {
 	if len(f.raised) == 0 {
 		return
 	}
-	timeMs := max(min(f.latestMs, nowMs), f.LastMs+1)
-	zeroMs := max(timeMs-1, f.LastMs+1)
-	if f.fresh {
-		timeMs = zeroMs + 1
+	timeMs := max(f.latestMs, f.LastMs+1)
+	if slices.ContainsFunc(f.raised, func(n *counter) bool { return !n.begun }) {
+		timeMs = max(timeMs, f.LastMs+2) // the zero comes before
 	}
 	for _, n := range f.raised {
 		b.Series(n.name, n.labels)
 		if !n.begun {
-			b.Add(zeroMs, 0)
+			b.Add(timeMs-1, 0)
 		}
 		b.Add(timeMs, n.sum)
 		n.begun, n.raised = true, false
 	}
-	f.raised, f.latestMs, f.fresh, f.LastMs = f.raised[:0], 0, false, timeMs
+	f.raised, f.LastMs = f.raised[:0], timeMs
 }

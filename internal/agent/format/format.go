@@ -41,7 +41,6 @@ type Format struct {
 	csv     *csv.Reader
 	csvLine bytes.Reader
 	pattern *regexp.Regexp
-	groups  []string
 	layouts []string // of times
 	layout  int      // of the previous line
 
@@ -63,8 +62,7 @@ type Format struct {
 	lines    string              // the name of those that count lines
 	keys     int                 // the size of the counters' keys
 	raised   []*counter          // since the last Flush
-	latestMs int64               // the time of the latest line that raised them
-	fresh    bool                // some have no sample yet
+	latestMs int64               // the time of the latest line that was counted
 }
 
 // field is a field by its name, with what the current line has of it.

@@ -46,7 +46,7 @@ func TestLines(t *testing.T) {
 			case "resume":
 				f.LastMs = now
 			case "flush":
-				f.Flush(now, &b)
+				f.Flush(&b)
 			case "quoted":
 				line, err := strconv.Unquote(strings.TrimSpace(c.Input))
 				require.NoError(t, err)

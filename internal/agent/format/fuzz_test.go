@@ -62,7 +62,7 @@ func FuzzLine(f *testing.F) {
 				rejected := b.Rejected()
 				require.LessOrEqual(t, rejected, 1, got)
 				last := f.LastMs
-				f.Flush(noon, &b)
+				f.Flush(&b)
 				for _, r := range b.Reports() {
 					require.Zero(t, rejected, got)
 					for _, m := range r.Measurements {

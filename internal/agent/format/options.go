@@ -63,7 +63,7 @@ func New(o Options) (*Format, error) {
 		if f.pattern, err = regexp.Compile(o.Pattern); err != nil {
 			return nil, fmt.Errorf("pattern: %w", err)
 		}
-		if f.groups = f.pattern.SubexpNames(); strings.Join(f.groups, "") == "" {
+		if strings.Join(f.pattern.SubexpNames(), "") == "" {
 			return nil, errors.New("pattern: the format regexp needs one with named groups, such as (?P<duration>[0-9.]+), which are the fields")
 		}
 		f.read = f.match

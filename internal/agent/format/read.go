@@ -103,7 +103,7 @@ func (f *Format) match(line []byte) bool {
 	if found == nil {
 		return f.reject(ingest.ReasonInvalidValue, "the line does not match the pattern of the format %s", f.opts.Format)
 	}
-	for i, name := range f.groups {
+	for i, name := range f.pattern.SubexpNames() {
 		if begin := found[2*i]; begin >= 0 {
 			f.set(name, jsonscan.View(line[begin:found[2*i+1]]), false)
 		}
