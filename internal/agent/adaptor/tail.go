@@ -176,7 +176,6 @@ func (t *Tail) look(ctx context.Context, out *Output) (more bool) {
 		}
 	}
 	for _, f := range sorted(t.files) {
-		more = false
 		for range rounds {
 			if more = t.read(ctx, out, f); !more {
 				break
@@ -187,7 +186,7 @@ func (t *Tail) look(ctx context.Context, out *Output) (more bool) {
 		}
 	}
 	t.tidy(out)
-	return more && ctx.Err() == nil
+	return more
 }
 
 // sorted returns files in the order in which they are read: what was written last comes last, since the times of counters rise.
@@ -265,17 +264,16 @@ func (f *file) moved() bool { return !f.seen || f.path != f.state.Path }
 // goes on there. The spool knows how far it was read until the file has a new chunk, which comes after its copies are found.
 func (t *Tail) lose(out *Output, f *file) {
 	out.Warn("a file was truncated or replaced", f.stream, "path", f.path, "offset", f.at.Seq)
-	delete(t.files, f.stream)
-	f.stream = fmt.Sprintf("%s~%d", f.stream, f.at.Generation)
-	t.remember(f)
+	t.remember(f, fmt.Sprintf("%s~%d", f.stream, f.at.Generation))
 	t.lost[f.state.Path] = true
 }
 
-// remember keeps how far a file was read that has gone.
-func (t *Tail) remember(f *file) {
+// remember keeps, under a name, how far a file was read that has gone.
+func (t *Tail) remember(f *file, name string) {
 	f.close()
-	f.changed = t.now
-	t.gone[f.stream] = f
+	delete(t.files, f.stream)
+	f.stream, f.changed = name, t.now
+	t.gone[name] = f
 }
 
 // meet takes up a file that is new.
@@ -415,23 +413,21 @@ func (f *file) complete(now time.Duration) bool {
 
 // tidy closes what needs not be open, and forgets what is gone.
 func (t *Tail) tidy(out *Output) {
-	now := t.now
 	for _, f := range t.files {
 		if !f.seen && f.in != nil {
-			f.measure(now)
+			f.measure(t.now)
 		}
-		switch {
+		switch since := t.now - f.changed; {
 		case !f.done && f.in != nil: // there may be more
-		case !f.seen && (zipped(f.path) || now-f.changed >= settled):
-			delete(t.files, f.stream)
-			t.remember(f)
-		case zipped(f.path) || now-f.changed >= idle:
+		case !f.seen && (zipped(f.path) || since >= settled):
+			t.remember(f, f.stream)
+		case zipped(f.path) || since >= idle:
 			f.close()
 		}
 	}
 	gone := sorted(t.gone)
 	for i, f := range gone {
-		if now-f.changed >= remembered || len(gone)-i > maxGone {
+		if t.now-f.changed >= remembered || len(gone)-i > maxGone {
 			out.Spool.Forget(f.stream)
 			delete(t.gone, f.stream)
 		}
