@@ -386,6 +386,9 @@ func (t *Tail) read(ctx context.Context, out *Output, f *file) (more bool) {
 		end = len(block)
 	default:
 		f.done = !f.moved() || f.complete(t.now) // else its last line may be complete later
+		if zipped(f.path) {
+			f.close() // at once, since it holds what it has read ahead
+		}
 		return false
 	}
 	lines := block[:end]
@@ -421,7 +424,7 @@ func (t *Tail) tidy(out *Output) {
 		case !f.done && f.in != nil: // there may be more
 		case !f.seen && (zipped(f.path) || since >= settled):
 			t.remember(f, f.stream)
-		case zipped(f.path) || since >= idle:
+		case since >= idle:
 			f.close()
 		}
 	}
