@@ -30,6 +30,8 @@ const (
 	blockBytes = 512 << 10
 	// markBytes is how many bytes before an offset tell whether it is in the same file still.
 	markBytes = 4 << 10
+	// headBytes is how many of the first bytes of a file tell it from most others.
+	headBytes = 256
 	// rounds is how many blocks of each file are read between two looks.
 	rounds = 16
 	// settled is how long nobody must have written to a file that was renamed or removed, until it counts as complete.
@@ -79,7 +81,8 @@ type file struct {
 	state  state
 	size   int64 // when it was seen last
 	mtime  time.Time
-	seen   bool // at the last look
+	seen   bool   // at the last look
+	head   []byte // its first bytes when it was met, if it was
 	// changed is when it last grew, moved, or went.
 	changed time.Duration
 	// done says that there is nothing behind the offset, until it changes.
@@ -291,13 +294,22 @@ func (t *Tail) meet(ctx context.Context, out *Output, is found) {
 		return
 	}
 	f.measure(t.now) // a copy may have grown since it was found
-	for _, g := range sorted(t.files) {
+	if !zipped(f.path) {
+		head := make([]byte, headBytes)
+		n, _ := f.in.ReadAt(head, 0)
+		f.head = head[:n]
+	}
+	var original *file
+	for _, g := range t.files {
 		// gzip has removed what it compressed.
-		if (g.moved() || !zipped(f.path)) && g.copied(f) {
-			t.copies[f.stream] = g
-			f.close()
-			return
+		if (g.moved() || !zipped(f.path)) && g.copied(f) && (original == nil || g.path < original.path) {
+			original = g
 		}
+	}
+	if original != nil {
+		t.copies[f.stream] = original
+		f.close()
+		return
 	}
 	if of != nil && t.gone[of.stream] == of && !zipped(f.path) && f.size < int64(of.at.Seq) {
 		// What was written after it had been copied is not in the copy.
@@ -331,12 +343,13 @@ func (t *Tail) meet(ctx context.Context, out *Output, is found) {
 
 // copied reports whether a new file is a copy of this one, or becomes one.
 func (f *file) copied(to *file) bool {
+	n := min(len(f.head), len(to.head))
 	switch {
 	case zipped(f.path) || f.at.Seq == 0 && zipped(to.path):
 		return false
 	case f.at.Seq > 0 && (zipped(to.path) || to.size >= int64(f.at.Seq)):
 		return sumBefore(to.in, f.at.Seq) == f.state.Sum
-	case filepath.Dir(to.path) != filepath.Dir(f.path):
+	case !bytes.Equal(f.head[:n], to.head[:n]) || filepath.Dir(to.path) != filepath.Dir(f.path):
 		return false
 	}
 	// What is being copied has the same bytes, as far as it is.

@@ -22,6 +22,7 @@ import (
 	"github.com/quern/quern/internal/agent/format"
 	"github.com/quern/quern/internal/agent/spool"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/treecheck/linear"
 )
 
 // tailRig is a directory of logs with a Tail.
@@ -600,6 +601,23 @@ func TestTailForgets(t *testing.T) {
 		r.looks(t)
 	}
 	require.Empty(t, r.Spool.Streams(r.prefix()))
+}
+
+// TestTailManyFiles: files that are new together cost what they are many.
+func TestTailManyFiles(t *testing.T) {
+	linear.Check(t, 100, func(n int) string {
+		dir := t.TempDir()
+		for i := range n {
+			text := fmt.Sprintf("m %d 1\n", i) + lines(1, 100)
+			require.NoError(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%d.log", i)), []byte(text), 0o600))
+		}
+		return dir
+	}, func(dir string) {
+		r := &tailRig{rig: newRig(t), dir: dir}
+		r.start(t, "*.log")
+		r.looks(t)
+		r.Tail.end()
+	})
 }
 
 // BenchmarkTail reads a file of JSON lines of about 157 bytes into a spool on the disk, each of which becomes two samples.
