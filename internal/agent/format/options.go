@@ -110,6 +110,11 @@ func (o *Options) unused() error {
 	if o.MetricField != "" && o.Count != "" {
 		return errors.New("metric-field: lines that are counted have the metric that count names")
 	}
+	for i, name := range o.ValueFields {
+		if o.Count == name+"_total" || slices.Contains(o.ValueFields[:i], name) {
+			return fmt.Errorf("value-fields: %s is there twice, or count has its name, %s_total", name, name)
+		}
+	}
 	return nil
 }
 
