@@ -29,8 +29,9 @@ type page struct {
 type series struct {
 	text   []byte // as the target writes it
 	labels []byte // as a prometheus.TimeSeries has them; empty if the series is dropped
-	timed  bool   // the target gives it times: Prometheus writes no stale marker for it
-	seen   bool
+	timed  bool   // the target gave it a time: Prometheus writes no stale marker for it
+	now    bool   // the same, in this scrape
+	seen   bool   // it is in this scrape
 }
 
 var staleMarker = math.Float64frombits(value.StaleNaN)
@@ -42,6 +43,8 @@ var unzstd, _ = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1)) // it has no
 // recall returns a page for a scrape with the series of the last one.
 func recall(last []byte, timeMs int64) *page {
 	p := pages.Get().(*page)
+	clear(p.known) // what they refer to would stay as long as the page
+	clear(p.order)
 	memory, _ := unzstd.DecodeAll(last, p.memory[:0]) // it was in memory all the time
 	*p = page{timeMs: timeMs, body: p.body[:0], memory: memory, known: p.known[:0], order: p.order[:0]}
 	for rest := memory; len(rest) > 0; {
@@ -58,16 +61,15 @@ func recall(last []byte, timeMs int64) *page {
 	return p
 }
 
-// keep keeps the series of a scrape. One that failed, or brought none, changes nothing: those that come back are no new ones.
+// keep keeps the series of a scrape.
 func (t *target) keep(p *page) {
-	t.stale = len(p.order) == 0
-	if t.stale || !p.changed && len(p.order) == len(p.known) {
+	if !p.changed && len(p.order) == len(p.known) {
 		return
 	}
 	var all []byte
 	for _, s := range p.order {
 		all = protowire.AppendBytes(protowire.AppendBytes(all, s.text), s.labels)
-		all = protowire.AppendVarint(all, protowire.EncodeBool(s.timed))
+		all = protowire.AppendVarint(all, protowire.EncodeBool(s.now))
 	}
 	t.last = t.out.zstd.EncodeAll(all, nil)
 }

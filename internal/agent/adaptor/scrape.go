@@ -129,17 +129,20 @@ func (s *Scrape) run(ctx context.Context, j *targets.Job) {
 		for _, one := range found {
 			if running[one] = before[one]; running[one] == nil {
 				running[one] = s.newTarget(one, j)
-				stay[one.Labels] = running[one]
 			}
+			stay[one.Labels] = running[one]
 			delete(before, one)
 		}
 		for _, t := range before {
-			if next := stay[t.Labels]; next != nil {
-				next.before = t
-				t.end(nil)
-			} else {
+			next := stay[t.Labels]
+			if next == nil {
 				t.end(errGone)
+				continue
 			}
+			if next.end == nil { // it is new
+				next.before = t
+			}
+			t.end(nil)
 		}
 		for _, t := range running {
 			if t.end == nil {
@@ -160,8 +163,8 @@ type target struct {
 	job    *targets.Job
 	stream string    // for the log
 	report [5][]byte // the labels of up, and of the others of a scrape
-	last   []byte    // the series of the last scrape that had any, see page
-	stale  bool      // these have ended: a later scrape had none
+	last   []byte    // the series of the last scrape with an answer, see page
+	stale  bool      // these have ended: a later scrape had no answer
 	before *target   // one with the same labels, but such as another URL: its series go on
 	end    context.CancelCauseFunc
 	ended  chan struct{}
@@ -248,7 +251,10 @@ func (t *target) scrape(ctx context.Context, timeMs int64) {
 		up = 0
 	}
 	t.finish(p, up, took.Seconds(), float64(p.scraped), float64(p.kept), float64(p.added))
-	t.keep(p)
+	// As in Prometheus, series that come back after that are not new.
+	if t.stale = err != nil || text.Len() == 0; !t.stale {
+		t.keep(p)
+	}
 }
 
 var (
@@ -388,8 +394,8 @@ func (t *target) sample(p *page, parser textparse.Parser) error {
 func (t *target) take(p *page, s *series, at *int64, v float64) error {
 	twice := s.seen && at == nil
 	if !s.seen {
-		s.seen = true
-		p.order = append(p.order, s)
+		s.seen, s.now = true, at != nil
+		p.order, p.changed = append(p.order, s), p.changed || s.now != s.timed
 	}
 	p.scraped++
 	if len(s.labels) == 0 {
@@ -409,8 +415,6 @@ func (t *target) take(p *page, s *series, at *int64, v float64) error {
 	if at != nil {
 		timeMs = *at
 	}
-	p.changed = p.changed || s.timed != (at != nil)
-	s.timed = at != nil
 	p.add(s.labels, v, timeMs)
 	return nil
 }

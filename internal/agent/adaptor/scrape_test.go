@@ -187,7 +187,9 @@ func TestScrapeReturns(t *testing.T) {
 		{body: "m 2\n"},
 		{},
 		{body: "m 3\n"},
-	}}, 60*time.Second)
+		{body: "# nothing\n"},
+		{body: "m 4\n"},
+	}}, 80*time.Second)
 	const m, n = "m{instance=h:1,job=a}", "n{instance=h:1,job=a}"
 	require.Equal(t, []string{
 		"0: " + m + "=1 " + n + "=1" + report(1, 2, 2, 2),
@@ -196,7 +198,40 @@ func TestScrapeReturns(t *testing.T) {
 		"30: " + m + "=2" + report(1, 1, 1, 0),
 		"40: " + m + "=stale" + report(1, 0, 0, 0),
 		"50: " + m + "=3" + report(1, 1, 1, 0),
+		"60: " + m + "=stale" + report(1, 0, 0, 0),
+		"70: " + m + "=4" + report(1, 1, 1, 1),
 	}, lines)
+}
+
+// TestScrapeTimes: whether a series ends by a stale marker depends on its first sample in the last scrape that did not fail.
+func TestScrapeTimes(t *testing.T) {
+	lines, _ := scraped(t, oneTarget, exposed{"h:1": {
+		{body: "m 1\nm 2 946684800123\nn 1\n"},
+		{body: "m 1 946684800123\nn 1\n!bad\n"},
+		{body: "m 1 946684800123\nm 2\n"},
+		{code: 500},
+	}}, 40*time.Second)
+	const m, n = "m{instance=h:1,job=a}", "n{instance=h:1,job=a}"
+	all := strings.Join(lines, "\n")
+	require.Contains(t, all, "\n10: "+m+"=stale "+n+"=stale")
+	require.Contains(t, all, "\n30:"+report(0, 0, 0, 0))
+}
+
+// TestScrapeSameLabels: when one of two targets with the same labels goes, the other's series go on.
+func TestScrapeSameLabels(t *testing.T) {
+	targets := filepath.Join(t.TempDir(), "targets.json")
+	require.NoError(t, os.WriteFile(targets, []byte(`[{"targets": ["h:1", "h:2"], "labels": {"instance": "x"}}]`), 0o600))
+	lines, _ := scraped(t, `
+scrape_configs:
+  - job_name: a
+    scrape_interval: 20s
+    file_sd_configs: [{files: [`+targets+`], refresh_interval: 1s}]
+`, exposed{"h:1": {{body: "m 1\n"}}, "h:2": {{body: "m 2\n"}}}, 100*time.Second, func() {
+		require.NoError(t, os.WriteFile(targets, []byte(`[{"targets": ["h:2"], "labels": {"instance": "x"}}]`), 0o600))
+	})
+	all := strings.Join(lines, "\n")
+	require.Contains(t, all, "80: m{instance=x,job=a}=2")
+	require.NotContains(t, all, "stale")
 }
 
 // TestScrapeKnownLine: a line whose series is known is refused for what a new one is refused for.

@@ -235,9 +235,8 @@ func (j *Job) check(jobs []*Job, dir string) (err error) {
 		}
 	}
 	j.Client.SetDirectory(dir)
-	if err := cmp.Or(known("fallback_scrape_protocol", cmp.Or(j.FallbackProtocol, "PrometheusProto")), j.Client.Validate()); err != nil {
-		return err
+	if err = cmp.Or(known("fallback_scrape_protocol", cmp.Or(j.FallbackProtocol, "PrometheusProto")), j.Client.Validate()); err == nil {
+		j.HTTPClient, err = config.NewClientFromConfig(j.Client, j.Name)
 	}
-	j.HTTPClient, err = config.NewClientFromConfig(j.Client, j.Name)
 	return err
 }
