@@ -73,6 +73,11 @@ func New(o Options) (*Format, error) {
 	case "graphite":
 		f.decode = new(graphite.Decoder).Decode
 	}
+	for i, name := range o.ValueFields {
+		if o.Count == name+"_total" || slices.Contains(o.ValueFields[:i], name) {
+			return nil, fmt.Errorf("value-fields: %s is there twice, or count has its name, %s_total", name, name)
+		}
+	}
 	if o.TimeLayout != "" {
 		f.layouts = []string{o.TimeLayout}
 		at := time.Date(2013, 12, 30, 22, 47, 0, 0, time.UTC)
@@ -109,11 +114,6 @@ func (o *Options) unused() error {
 	}
 	if o.MetricField != "" && o.Count != "" {
 		return errors.New("metric-field: lines that are counted have the metric that count names")
-	}
-	for i, name := range o.ValueFields {
-		if o.Count == name+"_total" || slices.Contains(o.ValueFields[:i], name) {
-			return fmt.Errorf("value-fields: %s is there twice, or count has its name, %s_total", name, name)
-		}
 	}
 	return nil
 }
