@@ -106,7 +106,8 @@ func (h *HTTP) serve(ctx context.Context) error {
 	return errors.Join(err, web.Close())
 }
 
-// Append implements push.Appender. All of a request comes into the spool, or nothing: what is sent again without times gets new ones.
+// Append implements push.Appender. A request comes into the spool as a whole, unless the disk fails: what is sent again without times
+// gets new ones.
 func (h *HTTP) Append(ctx context.Context, reports []ingest.Report) (result ingest.Result, err error) {
 	nowMs := clock.NowMs(h.out.Clock)
 	var chunks []spool.Chunk
@@ -136,14 +137,6 @@ func (h *HTTP) Append(ctx context.Context, reports []ingest.Report) (result inge
 		return result, nil
 	}
 	chunks = append(chunks, h.out.chunk(h.String(), spool.Point{}, "", part))
-	if err := h.put(ctx, chunks, result.Accepted); err != nil {
-		return ingest.Result{}, err
-	}
-	return result, nil
-}
-
-// put puts the chunks of a request, which have so many samples, into the spool.
-func (h *HTTP) put(ctx context.Context, chunks []spool.Chunk, samples int) error {
 	now, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	end(errFull) // it does not wait
 	h.mu.Lock()
@@ -155,9 +148,13 @@ func (h *HTTP) put(ctx context.Context, chunks []spool.Chunk, samples int) error
 	}
 	if err := h.out.Spool.PutOrWait(now, chunks...); err != nil {
 		h.out.Warn("refused samples that cannot be written to the spool", h.String(), "err", err)
-		return fmt.Errorf("%w: %w", storage.ErrUnavailable, err)
+		kind := storage.ErrUnavailable
+		if errors.Is(err, spool.ErrTooLarge) {
+			kind = ingest.ErrTooLarge
+		}
+		return ingest.Result{}, fmt.Errorf("%w: %w", kind, err)
 	}
-	h.out.add(samples)
+	h.out.add(result.Accepted)
 	h.at = at
-	return nil
+	return result, nil
 }

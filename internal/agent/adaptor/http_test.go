@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/rand"
 	"fmt"
 	"io"
 	"log/slog"
@@ -148,6 +149,12 @@ func TestHTTPFull(t *testing.T) {
 	r.disk = spool.Options{FS: spool.Memory(), Clock: r.clock, Logger: slog.New(slog.DiscardHandler), MaxBytes: 1000}
 	r.open(t)
 	running := runHTTP(t, r, &HTTP{Listen: "127.0.0.1:0"})
+	long := ""
+	for range 20 {
+		long += rand.Text() // which compresses badly
+	}
+	code, text := running.post(t, "/write", "m,n="+long+" value=1")
+	require.Equal(t, 413, code, "it will never have room: %s", text)
 	kept := 0
 	for {
 		if code, text := running.post(t, "/write", fmt.Sprintf("m value=%d 1000000", kept)); code != 204 {

@@ -113,6 +113,9 @@ type Spool struct {
 	room     chan struct{} // closed when segments have gone
 }
 
+// ErrTooLarge: what is put at once would take more than a quarter of the spool.
+var ErrTooLarge = errors.New("it is too large for the spool")
+
 const lockName = "LOCK"
 
 // saveEvery is the minimum time between two checkpoints. A crash has that much sent again.
@@ -357,7 +360,7 @@ func (s *Spool) put(chunks []Chunk, canWait bool) (full <-chan struct{}, err err
 		}
 	}
 	if int64(len(b)) > s.opts.MaxBytes/4 {
-		return nil, fmt.Errorf("what came at once for the stream %q has %d bytes, more than a quarter of the spool", chunks[0].Stream, len(b))
+		return nil, fmt.Errorf("%w: what came at once for the stream %q has %d bytes, more than a quarter", ErrTooLarge, chunks[0].Stream, len(b))
 	}
 	s.expire(now)
 	bytes := int64(len(b))

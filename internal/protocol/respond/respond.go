@@ -86,6 +86,8 @@ func Failure(ctx context.Context, err error) (code int, retryAfter string) {
 		return http.StatusTooManyRequests, Seconds(early.After)
 	}
 	switch {
+	case errors.Is(err, ingest.ErrTooLarge):
+		return http.StatusRequestEntityTooLarge, ""
 	case errors.Is(err, ingest.ErrBusy), errors.Is(err, limits.ErrQueueFull), errors.Is(err, limits.ErrNoRoom):
 		return http.StatusTooManyRequests, RetryBusy
 	case storage.IsAway(err), errors.Is(err, limits.ErrWaited), errors.Is(err, ErrTooLong):
