@@ -82,7 +82,7 @@ type file struct {
 	size   int64 // when it was seen last
 	mtime  time.Time
 	seen   bool   // at the last look
-	head   []byte // its first bytes when it was met, if it was
+	head   []byte // its first bytes when it was opened; none of one of gzip
 	// changed is when it last grew, moved, or went.
 	changed time.Duration
 	// done says that there is nothing behind the offset, until it changes.
@@ -178,7 +178,7 @@ func (t *Tail) look(ctx context.Context, out *Output) (more bool) {
 			t.meet(ctx, out, is)
 		}
 	}
-	for _, f := range sorted(t.files) {
+	for _, f := range t.sorted() {
 		for range rounds {
 			if more = t.read(ctx, out, f); !more {
 				break
@@ -192,9 +192,9 @@ func (t *Tail) look(ctx context.Context, out *Output) (more bool) {
 	return more
 }
 
-// sorted returns files in the order in which they are read: what was written last comes last, since the times of counters rise.
-func sorted(files map[string]*file) []*file {
-	return slices.SortedFunc(maps.Values(files), func(a, b *file) int {
+// sorted returns the files in the order in which they are read: what was written last comes last, since the times of counters rise.
+func (t *Tail) sorted() []*file {
+	return slices.SortedFunc(maps.Values(t.files), func(a, b *file) int {
 		return cmp.Or(a.mtime.Compare(b.mtime), cmp.Compare(a.path, b.path), cmp.Compare(a.stream, b.stream))
 	})
 }
@@ -203,11 +203,19 @@ func sorted(files map[string]*file) []*file {
 func (t *Tail) find(out *Output) (all []found, here map[string]bool) {
 	paths, _ := filepath.Glob(t.Path) // the pattern was checked
 	matching := len(paths)
-	for _, lost := range slices.Sorted(maps.Keys(t.lost)) {
-		entries, _ := os.ReadDir(filepath.Dir(lost)) // what cannot be listed has no copies
+	dirs := map[string]bool{}
+	for lost := range t.lost {
+		dirs[filepath.Dir(lost)] = true
+	}
+	for _, dir := range slices.Sorted(maps.Keys(dirs)) {
+		entries, _ := os.ReadDir(dir) // what cannot be listed has no copies
 		for _, e := range entries {
-			if path := filepath.Join(filepath.Dir(lost), e.Name()); strings.HasPrefix(path, lost) {
-				paths = append(paths, path)
+			path := filepath.Join(dir, e.Name())
+			for end := range len(path) {
+				if t.lost[path[:end+1]] {
+					paths = append(paths, path)
+					break
+				}
 			}
 		}
 	}
@@ -244,6 +252,7 @@ func (t *Tail) find(out *Output) (all []found, here map[string]bool) {
 func (t *Tail) see(out *Output, f *file, is found) {
 	delete(t.gone, f.stream)
 	t.files[f.stream] = f
+	f.done = f.done && f.mtime.Equal(is.info.ModTime()) // it may have been rewritten
 	f.mtime = is.info.ModTime()
 	f.note(is.path, is.info.Size(), true, t.now)
 	// While it was closed, the inode may have become another file's.
@@ -256,7 +265,8 @@ func (t *Tail) see(out *Output, f *file, is found) {
 // note notes at which path a file is, how large, and whether it is there.
 func (f *file) note(path string, size int64, seen bool, now time.Duration) {
 	if path != f.path || size != f.size || seen != f.seen {
-		f.path, f.size, f.seen, f.changed, f.done = path, size, seen, now, false
+		f.done = f.done && zipped(path) && size == f.size // one of gzip is read once, whatever it is called
+		f.path, f.size, f.seen, f.changed = path, size, seen, now
 	}
 }
 
@@ -294,11 +304,6 @@ func (t *Tail) meet(ctx context.Context, out *Output, is found) {
 		return
 	}
 	f.measure(t.now) // a copy may have grown since it was found
-	if !zipped(f.path) {
-		head := make([]byte, headBytes)
-		n, _ := f.in.ReadAt(head, 0)
-		f.head = head[:n]
-	}
 	var original *file
 	for _, g := range t.files {
 		// gzip has removed what it compressed.
@@ -311,7 +316,7 @@ func (t *Tail) meet(ctx context.Context, out *Output, is found) {
 		f.close()
 		return
 	}
-	if of != nil && t.gone[of.stream] == of && !zipped(f.path) && f.size < int64(of.at.Seq) {
+	if of != nil && t.gone[of.stream] == of && of.begins(f) && !zipped(f.path) && f.size < int64(of.at.Seq) {
 		// What was written after it had been copied is not in the copy.
 		of.at.Seq, of.state.Sum = uint64(f.size), sumBefore(f.in, uint64(f.size))
 	}
@@ -343,13 +348,12 @@ func (t *Tail) meet(ctx context.Context, out *Output, is found) {
 
 // copied reports whether a new file is a copy of this one, or becomes one.
 func (f *file) copied(to *file) bool {
-	n := min(len(f.head), len(to.head))
 	switch {
-	case zipped(f.path) || f.at.Seq == 0 && zipped(to.path):
+	case zipped(f.path) || f.at.Seq == 0 && zipped(to.path) || !f.begins(to):
 		return false
 	case f.at.Seq > 0 && (zipped(to.path) || to.size >= int64(f.at.Seq)):
 		return sumBefore(to.in, f.at.Seq) == f.state.Sum
-	case !bytes.Equal(f.head[:n], to.head[:n]) || filepath.Dir(to.path) != filepath.Dir(f.path):
+	case filepath.Dir(to.path) != filepath.Dir(f.path):
 		return false
 	}
 	// What is being copied has the same bytes, as far as it is.
@@ -359,6 +363,12 @@ func (f *file) copied(to *file) bool {
 	}
 	defer in.Close() //nolint:errcheck // it was only read
 	return sumBefore(in, uint64(to.size)) == sumBefore(to.in, uint64(to.size))
+}
+
+// begins reports whether two files have the same first bytes, as far as both have them.
+func (f *file) begins(other *file) bool {
+	n := min(len(f.head), len(other.head))
+	return bytes.Equal(f.head[:n], other.head[:n])
 }
 
 // sumBefore returns the checksum of the bytes before an offset, as far as they can be read.
@@ -378,7 +388,7 @@ func (t *Tail) read(ctx context.Context, out *Output, f *file) (more bool) {
 	failed := err != nil && !errors.Is(err, io.EOF)
 	if (n >= mark || !failed) && crc32.ChecksumIEEE(t.block[:min(mark, n)]) != f.state.Sum {
 		t.lose(out, f)
-		return true
+		return false
 	}
 	block := t.block[min(mark, n):n]
 	next := f.state
@@ -441,7 +451,9 @@ func (t *Tail) tidy(out *Output) {
 			f.close()
 		}
 	}
-	gone := sorted(t.gone)
+	gone := slices.SortedFunc(maps.Values(t.gone), func(a, b *file) int {
+		return cmp.Or(cmp.Compare(a.changed, b.changed), strings.Compare(a.stream, b.stream))
+	})
 	for i, f := range gone {
 		if t.now-f.changed >= remembered || len(gone)-i > maxGone {
 			out.Spool.Forget(f.stream)
@@ -458,6 +470,11 @@ func (f *file) open(out *Output) bool {
 		return false
 	}
 	f.in = in
+	if !zipped(f.path) {
+		head := make([]byte, headBytes)
+		n, _ := in.ReadAt(head, 0)
+		f.head = head[:n]
+	}
 	return true
 }
 

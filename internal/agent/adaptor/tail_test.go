@@ -311,6 +311,24 @@ func TestTailRotates(t *testing.T) {
 			r.write(t, "away", lines(23, 24))
 			r.rename(t, "away", "c.log")
 		}, 24, true},
+		"another with the same first line": {"*.log", func(t *testing.T, r *tailRig, look func()) {
+			const first = "# the name, the value and the time\n"
+			r.write(t, "app.log", first+lines(1, 100))
+			look()
+			r.write(t, "b.log", first)
+			look()
+			r.write(t, "b.log", lines(101, 103))
+			require.NoError(t, os.Truncate(r.path("app.log"), 0))
+			look()
+		}, 103, false},
+		"rewritten in place": {"*.log", func(t *testing.T, r *tailRig, look func()) {
+			r.write(t, "app.log", lines(1, 3))
+			look()
+			require.NoError(t, os.WriteFile(r.path("app.log"), []byte(lines(4, 6)), 0o600))
+			at := time.Now().Add(time.Minute) // a step of the times of files may be long
+			require.NoError(t, os.Chtimes(r.path("app.log"), at, at))
+			look()
+		}, 6, false},
 		"two names of one file": {"*.log", func(t *testing.T, r *tailRig, look func()) {
 			r.write(t, "app.log", lines(1, 20))
 			require.NoError(t, os.Symlink("app.log", r.path("current.log")))
@@ -456,7 +474,7 @@ func TestTailBadFiles(t *testing.T) {
 	size, err := os.Stat(r.path("a.log"))
 	require.NoError(t, err)
 	for _, c := range chunks {
-		if c.Point == sorted(r.files)[0].at {
+		if c.Point == r.sorted()[0].at {
 			require.EqualValues(t, size.Size(), c.Seq)
 		}
 	}
@@ -603,7 +621,51 @@ func TestTailForgets(t *testing.T) {
 	require.Empty(t, r.Spool.Streams(r.prefix()))
 }
 
-// TestTailManyFiles: files that are new together cost what they are many.
+// TestTailForgetsTheFirst: of too many files that have gone, the first to go is forgotten, however old the others are.
+func TestTailForgetsTheFirst(t *testing.T) {
+	r := newTail(t, "*.log*")
+	for i := range maxGone {
+		r.write(t, fmt.Sprintf("%d.log", i), lines(1000+i, 1000+i))
+	}
+	r.write(t, "quiet.log", lines(1, 3))
+	at := time.Now().Add(-72 * time.Hour)
+	require.NoError(t, os.Chtimes(r.path("quiet.log"), at, at))
+	r.looks(t)
+	for i := range maxGone {
+		require.NoError(t, os.Remove(r.path(fmt.Sprintf("%d.log", i))))
+	}
+	for _, d := range []time.Duration{settled, time.Hour} {
+		r.looks(t)
+		r.pass(d)
+	}
+	r.looks(t)
+	r.zip(t, "quiet.log")
+	for range 3 {
+		r.looks(t)
+		r.pass(settled)
+	}
+	samples, _ := spooled(t, r.Spool)
+	require.Len(t, samples, maxGone+3)
+}
+
+// TestTailCompressedIsReadOnce: a compressed log that is renamed is not read again.
+func TestTailCompressedIsReadOnce(t *testing.T) {
+	r := newTail(t, "app.log*")
+	r.write(t, "app.log.1", lines(1, 300))
+	r.zip(t, "app.log.1")
+	r.looks(t)
+	name := "app.log.1.gz"
+	info, err := os.Stat(r.path(name))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(r.path(name), make([]byte, info.Size()), 0o600)) // who reads it, would complain
+	require.NoError(t, os.Chtimes(r.path(name), info.ModTime(), info.ModTime()))
+	r.rename(t, name, "app.log.2.gz")
+	r.looks(t)
+	require.Empty(t, r.log.String())
+	r.requireOnce(t, 300)
+}
+
+// TestTailManyFiles: files that are new together cost what they are many, also beside as many that are known.
 func TestTailManyFiles(t *testing.T) {
 	linear.Check(t, 100, func(n int) string {
 		dir := t.TempDir()
@@ -616,7 +678,17 @@ func TestTailManyFiles(t *testing.T) {
 		r := &tailRig{rig: newRig(t), dir: dir}
 		r.start(t, "*.log")
 		r.looks(t)
+		r.restartAgent(t, "*.log")
+		before, err := filepath.Glob(r.path("*.log"))
+		require.NoError(t, err)
+		for i := range before {
+			r.write(t, fmt.Sprintf("new%d.log", i), fmt.Sprintf("n %d 1\n", i)+lines(1, 100+i%2))
+		}
+		r.looks(t)
 		r.Tail.end()
+		for i := range before {
+			require.NoError(t, os.Remove(r.path(fmt.Sprintf("new%d.log", i))))
+		}
 	})
 }
 
