@@ -1,6 +1,7 @@
 package adaptor
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"log/slog"
@@ -662,7 +663,19 @@ func TestTailCompressedIsReadOnce(t *testing.T) {
 	r.rename(t, name, "app.log.2.gz")
 	r.looks(t)
 	require.Empty(t, r.log.String())
-	r.requireOnce(t, 300)
+	// Another size is another content.
+	var text bytes.Buffer
+	z := gzip.NewWriter(&text)
+	_, err = z.Write([]byte(lines(301, 303)))
+	require.NoError(t, err)
+	require.NoError(t, z.Close())
+	require.NoError(t, os.WriteFile(r.path("app.log.2.gz"), text.Bytes(), 0o600))
+	require.NoError(t, os.Chtimes(r.path("app.log.2.gz"), info.ModTime(), info.ModTime()))
+	for range 3 {
+		r.looks(t)
+		r.pass(settled)
+	}
+	r.requireOnce(t, 303)
 }
 
 // TestTailManyFiles: files that are new together cost what they are many, also beside as many that are known.
