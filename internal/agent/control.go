@@ -35,8 +35,8 @@ var ControlFiles = []string{addedName, addedName + ".next"}
 // added, which it keeps in a file beside the spool. All fields are required.
 type Control struct {
 	Agent *Agent
-	// Own are the adaptors of the agent's own file. After the start, Reload changes them.
-	Own []adaptor.Configured
+	// InFile are the adaptors of the agent's own file. After the start, Reload changes them.
+	InFile []adaptor.Configured
 	// Dir is that of the spool.
 	Dir string
 	// Commands says whether clients may add adaptors that run commands.
@@ -55,14 +55,14 @@ func (c *Control) Load() ([]adaptor.Configured, error) {
 }
 
 // Reload has the agent run what its own file has now, and what clients have added. It returns how many there are.
-func (c *Control) Reload(own []adaptor.Configured) (int, error) {
+func (c *Control) Reload(inFile []adaptor.Configured) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	added, err := c.added()
 	if err != nil {
 		return 0, err
 	}
-	c.Own = own
+	c.InFile = inFile
 	all := c.all(added)
 	if !c.Agent.Read(all) {
 		return 0, errStopped
@@ -110,7 +110,7 @@ func (c *Control) parse(from string, node ...*yaml.Node) (one adaptor.Configured
 
 // all returns the adaptors of the agent's own file, and what clients have added that is not in it. What cannot run is told.
 func (c *Control) all(added []*yaml.Node) []adaptor.Configured {
-	all := slices.Clone(c.Own)
+	all := slices.Clone(c.InFile)
 	for _, node := range added {
 		one, err := c.parse(filepath.Join(c.Dir, addedName), node)
 		switch {

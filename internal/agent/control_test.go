@@ -27,12 +27,12 @@ import (
 type controlled struct {
 	*Control
 	*running
-	own      string // the agent's own file
+	inFile   string // the agent's own file
 	warnings bytes.Buffer
 }
 
 func newControlled(t *testing.T, dir string) *controlled {
-	c := &controlled{own: "- {type: tail, path: " + dir + "/own.log, format: json}"}
+	c := &controlled{inFile: "- {type: tail, path: " + dir + "/own.log, format: json}"}
 	c.Control = &Control{Dir: dir, Logger: slog.New(slog.NewTextHandler(&c.warnings, nil))}
 	c.running = start(t, Options{}, &counting{n: 2}, &server{})
 	c.Control.Agent = c.running.Agent
@@ -43,12 +43,12 @@ func newControlled(t *testing.T, dir string) *controlled {
 func (c *controlled) reload(t *testing.T) (int, error) {
 	t.Helper()
 	var node yaml.Node
-	require.NoError(t, yaml.Unmarshal([]byte(c.own), &node))
-	own, err := adaptor.Parse("agent.yaml", node.Content[0])
+	require.NoError(t, yaml.Unmarshal([]byte(c.inFile), &node))
+	inFile, err := adaptor.Parse("agent.yaml", node.Content[0])
 	if err != nil {
 		return 0, err
 	}
-	return c.Reload(own)
+	return c.Reload(inFile)
 }
 
 // ask returns the code of an answer, and its body or message.
@@ -122,7 +122,7 @@ quern_agent_read_samples_total{adaptor="tail `+dir+`/own.log"} 0
 		// What comes into the agent's file counts from there.
 		code, text = c.ask(t, "POST", "", one, &added)
 		require.Equal(t, 200, code, text)
-		c.own = "- " + one
+		c.inFile = "- " + one
 		_, err = c.reload(t)
 		require.NoError(t, err)
 		require.Len(t, c.Control.Agent.Adaptors(), 1)
@@ -139,7 +139,7 @@ func TestControlRefuses(t *testing.T) {
 		defer c.stop()
 		_, err := c.reload(t)
 		require.NoError(t, err)
-		own := c.Control.Agent.Adaptors()[0].ID
+		inFile := c.Control.Agent.Adaptors()[0].ID
 		for _, one := range []struct {
 			method, path, body string
 			code               int
@@ -149,8 +149,8 @@ func TestControlRefuses(t *testing.T) {
 			{"POST", "", "{type: tial}", 400, "the adaptor, line 1: type \\\"tial\\\""},
 			{"POST", "", "{type: [", 400, "yaml"},
 			{"POST", "", "{type: exec, command: [date], format: json}", 400, "--allow-commands"},
-			{"POST", "", strings.TrimPrefix(c.own, "- "), 409, "is read already"},
-			{"DELETE", "/" + own, "", 409, "is in the file of the agent"},
+			{"POST", "", strings.TrimPrefix(c.inFile, "- "), 409, "is read already"},
+			{"DELETE", "/" + inFile, "", 409, "is in the file of the agent"},
 			{"DELETE", "/0", "", 404, "there is no adaptor 0"},
 			{"GET", "/0", "", 404, "there is no adaptor 0"},
 		} {
@@ -171,7 +171,7 @@ func TestControlRefuses(t *testing.T) {
 		require.Contains(t, c.warnings.String(), "--allow-commands")
 
 		// What is wrong in the agent's own file waits for a signal, and nothing is written if the file of the added ones is damaged.
-		c.own = "- {type: tial}"
+		c.inFile = "- {type: tial}"
 		one := "{type: tail, path: " + dir + "/other.log, format: json}"
 		code, text = c.ask(t, "POST", "", one, new(wire.Adaptor))
 		require.Equal(t, 200, code, text)

@@ -263,9 +263,9 @@ func TestLinesOverTLS(t *testing.T) {
 	require.NoError(t, err)
 	s.lines = l
 	addr, _ := running(t, s)
-	own, err := tls.LoadX509KeyPair(filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"))
+	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"))
 	require.NoError(t, err)
-	as := &tls.Config{RootCAs: trusted, Certificates: []tls.Certificate{own}} //nolint:gosec // what the server offers
+	settings := &tls.Config{RootCAs: trusted, Certificates: []tls.Certificate{pair}} //nolint:gosec // what the server offers
 
 	// Without a certificate nothing is taken: the server ends the connection.
 	stranger, err := tls.Dial("tcp", l.Addr().String(), &tls.Config{RootCAs: trusted}) //nolint:gosec,noctx // as above
@@ -274,14 +274,14 @@ func TestLinesOverTLS(t *testing.T) {
 		require.ErrorContains(t, err, "certificate required")
 		_ = stranger.Close()
 	}
-	conn, err := tls.Dial("tcp", l.Addr().String(), as) //nolint:noctx // loopback
+	conn, err := tls.Dial("tcp", l.Addr().String(), settings) //nolint:noctx // loopback
 	require.NoError(t, err)
 	_, err = fmt.Fprintf(conn, "tea.temperature 71.5 %d\n", s.clk.Now().Unix())
 	require.NoError(t, err)
 	require.NoError(t, conn.Close())
 
 	client := caller(t, trusted)
-	client.Transport.(*http.Transport).TLSClientConfig = as
+	client.Transport.(*http.Transport).TLSClientConfig = settings
 	for {
 		_, body := call(t, client, http.MethodGet, strings.Replace(addr, "http://", "https://", 1)+`/api/v1/export?match[]={__name__=~"tea.*"}`, "", "admin", "right")
 		if strings.Contains(body, "71.5") {
@@ -405,12 +405,12 @@ func TestTokenCommands(t *testing.T) {
 	addr, _ := running(t, s)
 	base := strings.Replace(addr, "http://", "https://", 1)
 	dir := filepath.Dir(s.cfg.WebConfig)
-	as := func(url string) config.Connection {
+	settings := func(url string) config.Connection {
 		return config.Connection{URL: url, CAFile: filepath.Join(dir, "cert.pem")}
 	}
-	admin := as(strings.Replace(base, "https://", "https://admin:right@", 1))
+	admin := settings(strings.Replace(base, "https://", "https://admin:right@", 1))
 
-	require.ErrorContains(t, commands.Status(t.Context(), config.Status{Connection: as(base)}, io.Discard, io.Discard), "needs a login with the role read")
+	require.ErrorContains(t, commands.Status(t.Context(), config.Status{Connection: settings(base)}, io.Discard, io.Discard), "needs a login with the role read")
 	var out, errs bytes.Buffer
 	require.NoError(t, commands.CreateToken(t.Context(), config.NewToken{Connection: admin, Name: "web-1", Roles: []string{"read", "write"}, Expires: time.Hour}, &out, &errs))
 	require.Regexp(t, `^quern_\w+\n$`, out.String())
@@ -418,7 +418,7 @@ func TestTokenCommands(t *testing.T) {
 	require.NotContains(t, errs.String(), strings.TrimSpace(out.String()))
 	file := filepath.Join(dir, "token")
 	require.NoError(t, os.WriteFile(file, out.Bytes(), 0o600))
-	user := as(base)
+	user := settings(base)
 	user.TokenFile = file
 	require.NoError(t, commands.Status(t.Context(), config.Status{Connection: user}, io.Discard, io.Discard))
 	require.ErrorContains(t, commands.ListTokens(t.Context(), user, io.Discard, io.Discard), "needs the role admin, and token web-1")

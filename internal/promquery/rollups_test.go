@@ -856,7 +856,7 @@ func TestPercentilesOfFewSamples(t *testing.T) {
 	p := newPair(t, "model", midnight, series, samples)
 	for i, widthMs := range []int64{hour, 6 * hour, day} {
 		for name, hourly := range map[string]float64{"outlier": 624.8, "two": 99.95} {
-			of := func(w *world, rank float64) []promql.FPoint {
+			points := func(w *world, rank float64) []promql.FPoint {
 				r := p.query(t, w, fmt.Sprintf(`quantile_over_time(%v, %s[%ds])`, rank, name, widthMs/second), from+widthMs, until, widthMs)
 				require.NoError(t, r.Err)
 				return r.Value.(promql.Matrix)[0].Floats
@@ -876,7 +876,7 @@ func TestPercentilesOfFewSamples(t *testing.T) {
 				got[0.5], got[0.9], got[0.99] = append(got[0.5], row.P50), append(got[0.9], row.P90), append(got[0.99], row.P99)
 			}
 			for rank, values := range got {
-				want, windows := of(p.raw, rank), of(p.rolled, rank)
+				want, windows := points(p.raw, rank), points(p.rolled, rank)
 				require.Len(t, values, int(day/widthMs))
 				require.Len(t, windows, len(values))
 				for j, v := range values {

@@ -310,20 +310,20 @@ func TestBlocksBehindManyOutOfReach(t *testing.T) {
 type states struct {
 	storage.Store
 
-	of   storage.SliceKey
+	key  storage.SliceKey
 	back bool
 }
 
 func (s *states) Slices(ctx context.Context, b metric.Bucket, fromMs, toMs int64) ([]storage.SliceState, error) {
 	alone, andLater := toMs == fromMs+1, toMs > fromMs+(7*24*time.Hour).Milliseconds()
-	if b == s.of.Bucket && fromMs == s.of.StartMs && (alone || andLater) && !s.back {
+	if b == s.key.Bucket && fromMs == s.key.StartMs && (alone || andLater) && !s.back {
 		return nil, errAway
 	}
 	return s.Store.Slices(ctx, b, fromMs, toMs)
 }
 
 func (s *states) CompleteSlice(ctx context.Context, k storage.SliceKey) error {
-	if k == s.of && !s.back {
+	if k == s.key && !s.back {
 		return errAway
 	}
 	return s.Store.CompleteSlice(ctx, k)
@@ -333,9 +333,9 @@ func (s *states) CompleteSlice(ctx context.Context, k storage.SliceKey) error {
 // between the look and its run, is left. The pass goes on with the next.
 func TestStateGoesAwayDuringARun(t *testing.T) {
 	around := storage.SliceKey{Bucket: 1, StartMs: metric.DefaultLadder().SliceAt(1, hour.UnixMilli()).StartMs}
-	for _, of := range []storage.SliceKey{{StartMs: hour.UnixMilli()}, around} {
+	for _, key := range []storage.SliceKey{{StartMs: hour.UnixMilli()}, around} {
 		_, faulty, clk, k := setUp(t, 80, rollup.Options{})
-		store := &states{Store: faulty, of: of}
+		store := &states{Store: faulty, key: key}
 		later := storage.SliceKey{StartMs: hour.Add(3 * time.Hour).UnixMilli()}
 		require.NoError(t, store.Write(t.Context(), &storage.Batch{Open: []storage.SliceKey{later}}))
 		clk.Set(hour.Add(5 * time.Hour))

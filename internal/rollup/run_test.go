@@ -40,7 +40,7 @@ func setUp(t *testing.T, n int, opts rollup.Options) (*rollup.Runner, *storagete
 func setUpTimed(t *testing.T, n int, opts rollup.Options, timing cache.Timing) (*rollup.Runner, *storagetest.Faulty, *clock.Simulated, storage.SliceKey) {
 	t.Helper()
 	var clk *clock.Simulated
-	r, store, k := setUpClocked(t, n, opts, timing, func(own *clock.Simulated) clock.Clock { clk = own; return own })
+	r, store, k := setUpClocked(t, n, opts, timing, func(perRun *clock.Simulated) clock.Clock { clk = perRun; return perRun })
 	return r, store, clk, k
 }
 
@@ -66,9 +66,9 @@ func setUpClocked(
 	}
 	require.NoError(t, cache.NewWriter(c).Flush(t.Context(), groups))
 	clk.Set(hour.Add(time.Hour + timing.Delay))
-	own := runs(clk)
+	perRun := runs(clk)
 	e := engine.New(engine.Options{
-		Store: store, Clock: own, Policy: storage.Policy{Grace: timing.Grace, Delay: timing.Delay}, Writer: 1,
+		Store: store, Clock: perRun, Policy: storage.Policy{Grace: timing.Grace, Delay: timing.Delay}, Writer: 1,
 		Worker: storage.Worker{ID: "one"}, Rollup: &opts,
 	})
 	return e.Runner, store, storage.SliceKey{StartMs: hour.UnixMilli()}

@@ -61,8 +61,8 @@ func (c *Configured) ID() string { return fmt.Sprintf("%08x", crc32.ChecksumIEEE
 
 // RunsCommands reports whether it does.
 func (c *Configured) RunsCommands() bool {
-	_, is := c.Adaptor.(*Exec)
-	return is
+	_, runs := c.Adaptor.(*Exec)
+	return runs
 }
 
 // Parse returns the adaptors of a YAML list in a file. The error has a line for each mistake, with its place.

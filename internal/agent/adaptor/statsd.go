@@ -94,9 +94,9 @@ func (s *statsd) read(line []byte, now time.Duration) (problem string) {
 	var section, tags []byte
 	for len(rest) > 0 {
 		section, rest, _ = bytes.Cut(rest, []byte("|"))
-		if after, is := bytes.CutPrefix(section, []byte("#")); is {
+		if after, ok := bytes.CutPrefix(section, []byte("#")); ok {
 			tags = after
-		} else if after, is := bytes.CutPrefix(section, []byte("@")); is {
+		} else if after, ok := bytes.CutPrefix(section, []byte("@")); ok {
 			rate, ok := metric.ParseDecimal(string(after))
 			if !ok || rate < 1e-9 || rate > 1 {
 				return "the rate must be at least 1e-9, and at most 1"

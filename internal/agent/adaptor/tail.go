@@ -160,9 +160,9 @@ func (t *Tail) look(ctx context.Context, out *Output) (more bool) {
 	all, here := t.find(out)
 	maps.DeleteFunc(t.copies, func(stream string, _ *file) bool { return !here[stream] })
 	// Those that are known come first: the others may be their copies.
-	for _, is := range all {
-		if f := cmp.Or(t.files[is.stream], t.gone[is.stream]); f != nil {
-			t.see(out, f, is)
+	for _, spot := range all {
+		if f := cmp.Or(t.files[spot.stream], t.gone[spot.stream]); f != nil {
+			t.see(out, f, spot)
 		}
 	}
 	for _, f := range t.files {
@@ -173,9 +173,9 @@ func (t *Tail) look(ctx context.Context, out *Output) (more bool) {
 			}
 		}
 	}
-	for _, is := range all {
-		if t.files[is.stream] == nil {
-			t.meet(ctx, out, is)
+	for _, spot := range all {
+		if t.files[spot.stream] == nil {
+			t.meet(ctx, out, spot)
 		}
 	}
 	for _, f := range t.sorted() {
@@ -249,12 +249,12 @@ func (t *Tail) find(out *Output) (all []found, here map[string]bool) {
 }
 
 // see notes where a file is that was read before.
-func (t *Tail) see(out *Output, f *file, is found) {
+func (t *Tail) see(out *Output, f *file, spot found) {
 	delete(t.gone, f.stream)
 	t.files[f.stream] = f
-	f.done = f.done && f.mtime.Equal(is.info.ModTime()) // it may have been rewritten
-	f.mtime = is.info.ModTime()
-	f.note(is.path, is.info.Size(), true, t.now)
+	f.done = f.done && f.mtime.Equal(spot.info.ModTime()) // it may have been rewritten
+	f.mtime = spot.info.ModTime()
+	f.note(spot.path, spot.info.Size(), true, t.now)
 	// While it was closed, the inode may have become another file's.
 	opened := f.in == nil && !f.done && f.open(out)
 	if opened && sumBefore(f.in, f.at.Seq) != f.state.Sum || !zipped(f.path) && f.size < int64(f.at.Seq) {
@@ -290,16 +290,16 @@ func (t *Tail) remember(f *file, name string) {
 }
 
 // meet takes up a file that is new.
-func (t *Tail) meet(ctx context.Context, out *Output, is found) {
-	of := t.copies[is.stream]
-	if zipped(is.path) && (!written(is.path) || of != nil && t.files[of.stream] == of) {
+func (t *Tail) meet(ctx context.Context, out *Output, spot found) {
+	known := t.copies[spot.stream] // what it was a copy of at the last look
+	if zipped(spot.path) && (!written(spot.path) || known != nil && t.files[known.stream] == known) {
 		return // to read one is dear
 	}
-	delete(t.copies, is.stream)
-	if is.info.Size() == 0 {
+	delete(t.copies, spot.stream)
+	if spot.info.Size() == 0 {
 		return
 	}
-	f := &file{stream: is.stream, path: is.path, seen: true, mtime: is.info.ModTime(), state: state{Path: is.path}}
+	f := &file{stream: spot.stream, path: spot.path, seen: true, mtime: spot.info.ModTime(), state: state{Path: spot.path}}
 	if !f.open(out) {
 		return
 	}
@@ -316,9 +316,9 @@ func (t *Tail) meet(ctx context.Context, out *Output, is found) {
 		f.close()
 		return
 	}
-	if of != nil && t.gone[of.stream] == of && of.begins(f) && !zipped(f.path) && f.size < int64(of.at.Seq) {
+	if known != nil && t.gone[known.stream] == known && known.begins(f) && !zipped(f.path) && f.size < int64(known.at.Seq) {
 		// What was written after it had been copied is not in the copy.
-		of.at.Seq, of.state.Sum = uint64(f.size), sumBefore(f.in, uint64(f.size))
+		known.at.Seq, known.state.Sum = uint64(f.size), sumBefore(f.in, uint64(f.size))
 	}
 	var earlier *file
 	for _, g := range slices.SortedFunc(maps.Values(t.gone), func(a, b *file) int {
@@ -328,7 +328,7 @@ func (t *Tail) meet(ctx context.Context, out *Output, is found) {
 			earlier = g
 		}
 	}
-	if earlier == nil && is.beside {
+	if earlier == nil && spot.beside {
 		f.close()
 		return
 	}

@@ -29,7 +29,7 @@ type counter struct {
 
 // count counts a line.
 func (f *Format) count(timeMs, nowMs int64, b *ingest.Batch) {
-	if i := slices.IndexFunc(f.values, func(of *field) bool { return of.value < 0 }); i >= 0 {
+	if i := slices.IndexFunc(f.values, func(got *field) bool { return got.value < 0 }); i >= 0 {
 		f.reject(ingest.ReasonInvalidValue, "field %s is negative, and a counter cannot fall", f.values[i].name)
 		return
 	}
@@ -44,8 +44,8 @@ func (f *Format) count(timeMs, nowMs int64, b *ingest.Batch) {
 	}
 	f.latestMs = max(f.latestMs, timeMs)
 	f.raise(lines, 1)
-	for _, of := range f.values {
-		f.raise(f.counter(of.metric), of.value)
+	for _, got := range f.values {
+		f.raise(f.counter(got.metric), got.value)
 	}
 }
 

@@ -75,9 +75,9 @@ type field struct {
 	value        float64
 }
 
-// label is a label of all series. Its value is of's, or else fixed.
+// label is a label of all series. Its value is that of a field, or else fixed.
 type label struct {
-	of          *field
+	from        *field
 	name, fixed string
 }
 
@@ -100,12 +100,12 @@ func (f *Format) Line(line []byte, nowMs int64, b *ingest.Batch) {
 	if f.reason != "" {
 		b.Reject(f.reason, "%s: %s", excerpt.Quoted(jsonscan.View(line)), f.problem)
 	}
-	for _, of := range f.present {
-		of.seen, of.text = false, ""
+	for _, got := range f.present {
+		got.seen, got.text = false, ""
 	}
 	f.present = f.present[:0]
 	if len(f.fields) > maxNames {
-		maps.DeleteFunc(f.fields, func(_ string, of *field) bool { return !of.used })
+		maps.DeleteFunc(f.fields, func(_ string, got *field) bool { return !got.used })
 	}
 }
 
@@ -129,7 +129,7 @@ func (f *Format) line(line []byte, nowMs int64, b *ingest.Batch) {
 	f.readValues()
 	f.series = f.series[:0]
 	for _, l := range f.labels {
-		text := l.of.text
+		text := l.from.text
 		if text == "" {
 			text = l.fixed
 		} else if len(f.scan.Arena) > 0 { // the text may be there, which the next line overwrites
@@ -150,16 +150,16 @@ func (f *Format) line(line []byte, nowMs int64, b *ingest.Batch) {
 
 // field returns the field of a name.
 func (f *Format) field(name string) *field {
-	of := f.fields[name]
-	if of == nil {
+	got := f.fields[name]
+	if got == nil {
 		name = strings.Clone(name)
-		of = &field{name: name, metric: f.opts.Prefix + name}
+		got = &field{name: name, metric: f.opts.Prefix + name}
 		if f.opts.Count != "" {
-			of.metric += "_total"
+			got.metric += "_total"
 		}
-		f.fields[name] = of
+		f.fields[name] = got
 	}
-	return of
+	return got
 }
 
 // set says what the line has of a field. Of several fields with one name the last counts.
@@ -171,12 +171,12 @@ func (f *Format) set(name, text string, word bool) {
 		f.reject(ingest.ReasonLimit, "more than %d fields, or a field's name of more than %d bytes", maxFields-1, ingest.MaxNameBytes)
 		return
 	}
-	of := f.field(name)
-	if !of.seen {
-		of.seen = true
-		f.present = append(f.present, of)
+	got := f.field(name)
+	if !got.seen {
+		got.seen = true
+		f.present = append(f.present, got)
 	}
-	of.text, of.word = text, word
+	got.text, got.word = text, word
 }
 
 // readValues finds what is to be stored or added up.
@@ -186,18 +186,18 @@ func (f *Format) readValues() {
 	if f.all {
 		fields = f.present
 	}
-	for _, of := range fields {
-		if of.text == "" || of.text == "-" || f.all && (of.used || of.word) { // a log's dash is what it does not know
+	for _, got := range fields {
+		if got.text == "" || got.text == "-" || f.all && (got.used || got.word) { // a log's dash is what it does not know
 			continue
 		}
 		var ok bool
-		if of.value, ok = metric.ParseDecimal(of.text); !f.all && (of.text == "true" || of.text == "false") {
-			of.value, ok = float64(len("false")-len(of.text)), true
+		if got.value, ok = metric.ParseDecimal(got.text); !f.all && (got.text == "true" || got.text == "false") {
+			got.value, ok = float64(len("false")-len(got.text)), true
 		}
 		if ok {
-			f.values = append(f.values, of)
+			f.values = append(f.values, got)
 		} else if !f.all || f.opts.Format == "json" {
-			f.reject(ingest.ReasonInvalidValue, "field %s is not a number that can be stored: %s", of.name, of.text)
+			f.reject(ingest.ReasonInvalidValue, "field %s is not a number that can be stored: %s", got.name, got.text)
 		}
 	}
 	if len(f.values) == 0 && !f.all && f.opts.Count == "" {
@@ -211,16 +211,16 @@ func (f *Format) store(timeMs int64, b *ingest.Batch) {
 		f.reject(ingest.ReasonInvalidMetric, "field %s has %d bytes, but must be a metric's name of at most %d", f.named.name, len(f.named.text), ingest.MaxNameBytes)
 		return
 	}
-	for i, of := range f.values {
-		name := of.metric
+	for i, got := range f.values {
+		name := got.metric
 		if f.named != nil {
 			f.scratch = append(append(f.scratch[:0], f.opts.Prefix...), f.named.text...)
-			if of.name != "value" {
-				f.scratch = append(append(f.scratch, '_'), of.name...)
+			if got.name != "value" {
+				f.scratch = append(append(f.scratch, '_'), got.name...)
 			}
 			name = b.Copy(f.scratch)
 		}
-		f.add(i, name, timeMs, of.value, b)
+		f.add(i, name, timeMs, got.value, b)
 	}
 }
 

@@ -161,7 +161,7 @@ func (f *Format) name() {
 			}
 		}
 	}
-	for _, of := range f.fields {
-		of.used = true
+	for _, got := range f.fields {
+		got.used = true
 	}
 }

@@ -119,7 +119,7 @@ var layouts = []string{
 
 // time returns the time of the line in Unix ms, rounded down.
 func (f *Format) time(nowMs int64) int64 {
-	i := slices.IndexFunc(f.times, func(of *field) bool { return of.text != "" })
+	i := slices.IndexFunc(f.times, func(got *field) bool { return got.text != "" })
 	if i < 0 {
 		return nowMs
 	}

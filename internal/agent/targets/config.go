@@ -92,7 +92,7 @@ type (
 		External labels.Labels `yaml:"external_labels"`
 	}
 	section[T any] struct {
-		is     T
+		value  T
 		line   int
 		untold []string // what is ignored and should be told
 	}
@@ -100,8 +100,8 @@ type (
 )
 
 // UnmarshalYAML is called by yaml.
-func (n *node) UnmarshalYAML(is *yaml.Node) error {
-	n.Node = is
+func (n *node) UnmarshalYAML(value *yaml.Node) error {
+	n.Node = value
 	return nil
 }
 
@@ -127,7 +127,7 @@ func (s *section[T]) UnmarshalYAML(decode func(any) error) error {
 		}
 	}
 	n.Content, s.line = rest, n.Line
-	err := decode(&s.is)
+	err := decode(&s.value)
 	if typed := (*yaml.TypeError)(nil); err == nil || errors.As(err, &typed) {
 		return err
 	}
@@ -171,20 +171,20 @@ func Read(path string, text []byte) (jobs []*Job, ignored []string, err error) {
 			errs = append(errs, fmt.Errorf("%s: line %d: %s: %w", path, line, section, err))
 		}
 	}
-	g := &whole.is.Global
+	g := &whole.value.Global
 	ignored = g.untold
-	check(g.line, "global", g.is.fill(Shared{
+	check(g.line, "global", g.value.fill(Shared{
 		Interval: 60e9, Timeout: 10e9, Protocols: []string{"OpenMetricsText1.0.0", "OpenMetricsText0.0.1", "PrometheusText1.0.0", "PrometheusText0.0.4"},
 	}))
-	b := labels.NewBuilder(g.is.External)
+	b := labels.NewBuilder(g.value.External)
 	b.Range(func(l labels.Label) {
 		b.Set(l.Name, os.Expand(l.Value, func(key string) string { return cmp.Or(os.Getenv(key), map[string]string{"$": "$"}[key]) }))
 	})
-	for _, s := range whole.is.Jobs {
-		j := &s.is
+	for _, s := range whole.value.Jobs {
+		j := &s.value
 		j.External = b.Labels()
 		ignored = append(ignored, s.untold...)
-		check(s.line, "job "+j.Name, cmp.Or(j.fill(g.is.Shared), j.check(jobs, filepath.Dir(path))))
+		check(s.line, "job "+j.Name, cmp.Or(j.fill(g.value.Shared), j.check(jobs, filepath.Dir(path))))
 		jobs = append(jobs, j)
 	}
 	return jobs, ignored, errors.Join(errs...)

@@ -115,7 +115,7 @@ func (j *Job) target(discovered model.LabelSet) (t Target, keep bool, err error)
 	u := url.URL{Scheme: b.Get(model.SchemeLabel), Host: address, Path: b.Get(model.MetricsPathLabel)}
 	b.Set(model.InstanceLabel, cmp.Or(b.Get(model.InstanceLabel), address))
 	b.Range(func(l labels.Label) {
-		if name, is := strings.CutPrefix(l.Name, model.ParamLabelPrefix); is {
+		if name, ok := strings.CutPrefix(l.Name, model.ParamLabelPrefix); ok {
 			query[name] = append([]string{l.Value}, query[name][min(1, len(query[name])):]...)
 		}
 		if strings.HasPrefix(l.Name, model.ReservedLabelPrefix) {

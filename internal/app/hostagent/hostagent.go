@@ -34,11 +34,11 @@ func Run(ctx context.Context, cfg config.Agent, _, stderr io.Writer) (err error)
 		debug.SetGCPercent(50) // it shares its host with what it measures: memory is worth more than processor time
 	}
 	log := cfg.Logger(stderr)
-	own, err := ownAdaptors(cfg)
+	inFile, err := inFileAdaptors(cfg)
 	if err != nil {
 		return err
 	}
-	control := &agent.Control{Own: own, Dir: cfg.DataDir, Commands: cfg.AllowCommands, Logger: log}
+	control := &agent.Control{InFile: inFile, Dir: cfg.DataDir, Commands: cfg.AllowCommands, Logger: log}
 	adaptors, err := control.Load()
 	if err != nil {
 		return err
@@ -132,13 +132,13 @@ func reload(ctx context.Context, cfg config.Agent, control *agent.Control, again
 		case <-again:
 		}
 		n := 0
-		var own []adaptor.Configured
+		var inFile []adaptor.Configured
 		err := cfg.Reload()
 		if err == nil {
-			own, err = ownAdaptors(cfg)
+			inFile, err = inFileAdaptors(cfg)
 		}
 		if err == nil {
-			n, err = control.Reload(own)
+			n, err = control.Reload(inFile)
 		}
 		switch {
 		case err == nil:
@@ -149,8 +149,8 @@ func reload(ctx context.Context, cfg config.Agent, control *agent.Control, again
 	}
 }
 
-// ownAdaptors returns those of the file of --config, or the host if it names none.
-func ownAdaptors(cfg config.Agent) ([]adaptor.Configured, error) {
+// inFileAdaptors returns those of the file of --config, or the host if it names none.
+func inFileAdaptors(cfg config.Agent) ([]adaptor.Configured, error) {
 	if cfg.Adaptors.IsZero() {
 		return []adaptor.Configured{{Adaptor: adaptor.NewHost(cfg.Interval)}}, nil
 	}
@@ -159,7 +159,7 @@ func ownAdaptors(cfg config.Agent) ([]adaptor.Configured, error) {
 
 // Check says what an agent with this configuration would read.
 func Check(_ context.Context, cfg config.Agent, stdout, _ io.Writer) error {
-	adaptors, err := ownAdaptors(cfg)
+	adaptors, err := inFileAdaptors(cfg)
 	if err != nil {
 		return err
 	}

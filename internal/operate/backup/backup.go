@@ -151,14 +151,14 @@ func (p paced) Read(b []byte) (int, error) {
 
 // claim returns what is there, and keeps out who would remove the objects that the caller adds, or add what it removes: of two
 // at once each sees the mark of the other.
-func (p *Place) claim(ctx context.Context, as string) (names []string, objects map[string]int64, release func() error, err error) {
-	if err := p.put(ctx, "busy/"+as, strings.NewReader(""), 0); err != nil {
+func (p *Place) claim(ctx context.Context, name string) (names []string, objects map[string]int64, release func() error, err error) {
+	if err := p.put(ctx, "busy/"+name, strings.NewReader(""), 0); err != nil {
 		return nil, nil, nil, err
 	}
-	release = func() error { return p.delete(ctx, "busy/"+as) }
+	release = func() error { return p.delete(ctx, "busy/"+name) }
 	busy, err := p.list(ctx, "busy")
 	for other := range busy {
-		if strings.TrimSuffix(other, ".part") != as {
+		if strings.TrimSuffix(other, ".part") != name {
 			err = fmt.Errorf("%s is under way at %s, or was cut off: let one end there, or remove %[2]s/busy/%[1]s", other, p.Name)
 		}
 	}

@@ -41,15 +41,15 @@ func note(id string, from, to int) Annotation {
 	}
 }
 
-func put(t *testing.T, b *Book, as ...Annotation) {
+func put(t *testing.T, b *Book, all ...Annotation) {
 	t.Helper()
-	require.NoError(t, b.Put(t.Context(), drafts(as...)))
+	require.NoError(t, b.Put(t.Context(), drafts(all...)))
 }
 
-func drafts(as ...Annotation) []Draft {
-	out := make([]Draft, len(as))
-	for i := range as {
-		out[i].Annotation = as[i]
+func drafts(all ...Annotation) []Draft {
+	out := make([]Draft, len(all))
+	for i := range all {
+		out[i].Annotation = all[i]
 	}
 	return out
 }
@@ -81,9 +81,9 @@ func has(t *testing.T, b *Book, fromMs, toMs int64, want ...Annotation) {
 	require.Equal(t, want, collect(t, b.overlapping(t.Context(), fromMs, toMs)), "from %d to %d", fromMs, toMs)
 }
 
-func inOrder(as []Annotation) []Annotation {
-	slices.SortFunc(as, func(x, y Annotation) int { return x.position().compare(y.position()) })
-	return as
+func inOrder(all []Annotation) []Annotation {
+	slices.SortFunc(all, func(x, y Annotation) int { return x.position().compare(y.position()) })
+	return all
 }
 
 func TestBook(t *testing.T) {

@@ -144,8 +144,8 @@ func TestSpeculate(t *testing.T) {
 		for range requests {
 			all.Go(func() {
 				_, err := speculate(t.Context(), n, func(ctx context.Context) (int, error) {
-					is := under.Add(1)
-					for was := most.Load(); is > was && !most.CompareAndSwap(was, is); was = most.Load() {
+					now := under.Add(1)
+					for was := most.Load(); now > was && !most.CompareAndSwap(was, now); was = most.Load() {
 					}
 					select {
 					case <-time.After(time.Minute):

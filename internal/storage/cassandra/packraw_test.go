@@ -42,8 +42,8 @@ func TestPackedChunksExpireInTime(t *testing.T) {
 			session: s, clk: clk, ladder: metric.DefaultLadder(), epochsRead: clock.Read(clk),
 			policies: storage.Policies(nil).Set(storage.Policy{Retention: storage.Retention{c.retention}}, 0),
 		}
-		of := []blocks.ID{blocks.NewIDs(1).Next(end.Add(-time.Hour).UnixMilli()), blocks.NewIDs(1).Next(c.written.UnixMilli())}
-		require.NoError(t, st.PackRaw(t.Context(), 17, storage.RawChunk{SliceMs: slice, Chunk: storage.Chunk{ID: blocks.PackedID(of)}}, of), c.name)
+		parts := []blocks.ID{blocks.NewIDs(1).Next(end.Add(-time.Hour).UnixMilli()), blocks.NewIDs(1).Next(c.written.UnixMilli())}
+		require.NoError(t, st.PackRaw(t.Context(), 17, storage.RawChunk{SliceMs: slice, Chunk: storage.Chunk{ID: blocks.PackedID(parts)}}, parts), c.name)
 		require.Len(t, s.written, 1, c.name)
 		args := s.written[0].args
 		require.Equal(t, int(c.want/time.Second), args[len(args)-1], c.name)

@@ -50,7 +50,7 @@ func (l *listed) page(_ context.Context, st statement, _ int, from []byte, dest 
 func TestPartitions(t *testing.T) {
 	const hour = int64(3600_000)
 	const names, lists = false, true
-	there := []partition{{8, 2 * hour}, {0, 0}, {4, hour}, {4, 0}, {12, 5 * hour}, {8, -hour}, {4, 3 * hour}}
+	stored := []partition{{8, 2 * hour}, {0, 0}, {4, hour}, {4, 0}, {12, 5 * hour}, {8, -hour}, {4, 3 * hour}}
 	for _, c := range []struct {
 		name         string
 		start, end   metric.ScheduleID
@@ -77,7 +77,7 @@ func TestPartitions(t *testing.T) {
 		{"the last id", math.MaxInt64 - 1, math.MaxInt64, 0, hour, names, []partition{{math.MaxInt64 - 3, 0}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f := &listed{parts: there}
+			f := &listed{parts: stored}
 			s := &Store{session: f}
 			got, err := s.partitions(t.Context(), listing{cqlList: "LIST", groupSize: 4, periodMs: hour},
 				blocks.Range{Start: c.start, End: c.end}, c.fromMs, c.toMs)
@@ -87,7 +87,7 @@ func TestPartitions(t *testing.T) {
 		})
 	}
 	t.Run("as many as are named", func(t *testing.T) {
-		f := &listed{parts: there}
+		f := &listed{parts: stored}
 		s := &Store{session: f}
 		for _, groups := range []int{maxNamed, maxNamed + 1} {
 			got, err := s.partitions(t.Context(), listing{groupSize: 4, periodMs: hour}, blocks.Range{End: metric.ScheduleID(4 * groups)}, 0, hour)
@@ -101,7 +101,7 @@ func TestPartitions(t *testing.T) {
 		}
 	})
 	t.Run("the listing fails", func(t *testing.T) {
-		s := &Store{session: &listed{parts: there, failAt: 2}}
+		s := &Store{session: &listed{parts: stored, failAt: 2}}
 		_, err := s.partitions(t.Context(), listing{groupSize: 4, periodMs: hour}, blocks.Range{End: math.MaxInt64}, 0, hour)
 		require.ErrorIs(t, err, errPage)
 	})

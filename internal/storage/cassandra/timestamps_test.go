@@ -55,16 +55,16 @@ func TestTimestampsLieAboveFences(t *testing.T) {
 
 func TestTimestampOfAFence(t *testing.T) {
 	s := storeOver(t, &recorder{})
-	of := func(f storage.Fence) int64 {
+	stamp := func(f storage.Fence) int64 {
 		us, err := s.timestamp(t.Context(), f)
 		require.NoError(t, err)
 		return us
 	}
-	require.EqualValues(t, 42, of(42), "a run writes with its fence, whatever the time")
+	require.EqualValues(t, 42, stamp(42), "a run writes with its fence, whatever the time")
 	s.clk = clock.NewSimulated(noon)
-	first := of(0)
+	first := stamp(0)
 	require.Equal(t, noon.UnixMicro(), first)
-	require.Equal(t, first+1, of(0))
+	require.Equal(t, first+1, stamp(0))
 }
 
 // timed is a recorder over a server with a clock.

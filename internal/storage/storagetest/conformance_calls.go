@@ -70,8 +70,8 @@ func operations(st storage.Store, f storage.Fence, id blocks.ID, leased metric.S
 			return st.WriteRollups(ctx, f, 1, []metric.RollupRow{row(1, at(0), 1)})
 		},
 		"PackRaw": func(ctx context.Context) error {
-			of := []blocks.ID{blocks.KeyID(at(0), 1)} // not that of Write, which may come before or after
-			return st.PackRaw(ctx, f, storage.RawChunk{SliceMs: at(0), Chunk: storage.Chunk{ID: blocks.PackedID(of), Data: []byte("p")}}, of)
+			parts := []blocks.ID{blocks.KeyID(at(0), 1)} // not that of Write, which may come before or after
+			return st.PackRaw(ctx, f, storage.RawChunk{SliceMs: at(0), Chunk: storage.Chunk{ID: blocks.PackedID(parts), Data: []byte("p")}}, parts)
 		},
 		"DeleteCacheBlock": func(ctx context.Context) error {
 			return st.DeleteCacheBlock(ctx, f, storage.CacheKey{SliceKey: rawSlice(9)})

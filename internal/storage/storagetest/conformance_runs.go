@@ -57,12 +57,12 @@ func (s *suite) rawChunk(group metric.ScheduleID, sliceMs int64, data string) st
 }
 
 // packed returns a chunk that replaces others.
-func packed(data string, of ...storage.RawChunk) (storage.RawChunk, []blocks.ID) {
+func packed(data string, parts ...storage.RawChunk) (storage.RawChunk, []blocks.ID) {
 	var ids []blocks.ID
-	for _, c := range of {
+	for _, c := range parts {
 		ids = append(ids, c.ID)
 	}
-	c := of[0]
+	c := parts[0]
 	c.Chunk = storage.Chunk{ID: blocks.PackedID(ids), Data: []byte(data)}
 	return c, ids
 }
@@ -80,11 +80,11 @@ func (s *suite) packRawIsExact() {
 		}
 	}
 	s.write(&storage.Batch{Raw: others})
-	of, ids := packed("of a and b", a, b)
+	whole, ids := packed("of a and b", a, b)
 	f := s.acquire(0, "w").Fence
 	check := func() {
 		s.Helper()
-		equal(s, []storage.RawChunk{between, of, later}, s.rawChunks(0, group, at(6), at(7)))
+		equal(s, []storage.RawChunk{between, whole, later}, s.rawChunks(0, group, at(6), at(7)))
 		n := 0
 		for _, span := range [][2]int{{5, 6}, {7, 8}, {30, 31}} {
 			n += len(s.rawChunks(0, group, at(span[0]), at(span[1])))
@@ -92,7 +92,7 @@ func (s *suite) packRawIsExact() {
 		require.Equal(s, len(others), n+len(s.rawChunks(group, 2*group, at(5), at(31))))
 	}
 	for range 2 {
-		require.NoError(s, s.store.PackRaw(s.ctx, f, of, ids))
+		require.NoError(s, s.store.PackRaw(s.ctx, f, whole, ids))
 		check()
 	}
 	s.reopen()

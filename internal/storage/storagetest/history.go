@@ -314,20 +314,20 @@ func (r *historyRun) deleteMarks() {
 // packRaw replaces some of the chunks of a group and slice, as the first store has them.
 func (r *historyRun) packRaw() {
 	group, slice := blocks.BlockAt(r.start(), r.Settings.GroupSize).Start, r.slice(metric.Raw).StartMs
-	var of []blocks.ID
+	var parts []blocks.ID
 	for c, err := range r.stores[0].RawChunks(r.ctx, blocks.Range{Start: group, End: group + 1}, slice, slice+1) {
 		require.NoError(r.t, err)
 		if r.rng.IntN(3) > 0 {
-			of = append(of, c.ID)
+			parts = append(parts, c.ID)
 		}
 	}
-	if len(of) == 0 {
+	if len(parts) == 0 {
 		return
 	}
-	c := storage.RawChunk{Group: group, SliceMs: slice, Chunk: storage.Chunk{ID: blocks.PackedID(of), Data: r.data()}}
+	c := storage.RawChunk{Group: group, SliceMs: slice, Chunk: storage.Chunk{ID: blocks.PackedID(parts), Data: r.data()}}
 	r.acquireAs(0, "a") // a fence above the writes of all of them
 	f := r.fences[len(r.fences)-1]
-	r.effect(func(i int, st storage.Store) error { return st.PackRaw(r.ctx, f[i], c, of) })
+	r.effect(func(i int, st storage.Store) error { return st.PackRaw(r.ctx, f[i], c, parts) })
 }
 
 func (r *historyRun) deleteCacheBlock() {
