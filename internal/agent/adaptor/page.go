@@ -19,7 +19,7 @@ type page struct {
 	scraped, kept, added int
 
 	memory  []byte             // where the texts and labels of the known series lie
-	known   []series           // those of the last scrape that had any, in its order
+	known   []series           // those of the last scrape with an answer, in its order
 	index   map[string]*series // by text and by labels, once one came that was not the next
 	order   []*series          // those of this scrape, in its order
 	changed bool               // they are not those that were known, or not in this order

@@ -215,6 +215,9 @@ func TestScrapeTimes(t *testing.T) {
 	all := strings.Join(lines, "\n")
 	require.Contains(t, all, "\n10: "+m+"=stale "+n+"=stale")
 	require.Contains(t, all, "\n30:"+report(0, 0, 0, 0))
+
+	lines, _ = scraped(t, oneTarget, exposed{"h:1": {{body: "m 1\n"}, {body: "m 1 946684800123\n"}, {code: 500}}}, 30*time.Second)
+	require.Contains(t, lines, "20:"+report(0, 0, 0, 0), "the same series has times now")
 }
 
 // TestScrapeSameLabels: when one of two targets with the same labels goes, the other's series go on.
